@@ -21,20 +21,20 @@ use std::collections::HashMap;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
-/// Links of this domain's endpoints, and those of endpoints that are over while their peers may still be inside a copy.
+/// Links of this domain's endpoints, and links of ended endpoints whose peers may still be inside a copy.
 #[derive(Default)]
 pub struct Links {
     pub all: Vec<Arc<Link>>,
-    /// Regions that are shut and not closed yet, by index and generation: who may still be inside.
+    /// Regions whose gate is closed and that are not closed yet, by index and generation, with the peers that may still be inside.
     pub closing: HashMap<(u32, u64), quiesce::Initiators>,
-    /// How many there must be before those that are over are looked at again, and when that was, in ticks.
+    /// The count of links from which ended links are swept again, and the ticks of the last sweep.
     sweep_at: usize,
     swept: u64,
 }
 
-/// Ticks between two looks that closing regions take.
+/// Ticks between two sweeps by regions that are being closed.
 const SWEEP_TICKS: u64 = 2_000_000;
-/// Links that are all looked at whenever one ends.
+/// Up to this many links, the end of one sweeps all.
 const FEW_LINKS: usize = 64;
 
 impl Links {
@@ -45,7 +45,7 @@ impl Links {
         self.swept = time::ticks();
     }
 
-    /// The same, if some are over on this side and it has not been done for long.
+    /// Drops links that are over on both sides, if some are over on this side and the last sweep is long ago.
     pub fn sweep_late(&mut self) {
         if self.all.iter().any(|l| l.is_torn()) && time::ticks().wrapping_sub(self.swept) > SWEEP_TICKS {
             self.sweep();
@@ -60,9 +60,9 @@ pub struct Domain {
     pub table_fd: OwnedFd,
     pub regions: Serial<Regions>,
     pub links: Serial<Links>,
-    /// Copies for peers where the caller's pages may be gone.
+    /// Copies on a peer's behalf where the caller's pages may be gone.
     pub user: UserCopy,
-    /// Whether this process can leave fences to the peers' barriers.
+    /// Whether the peers' barriers work on this process, so that its copies need no fences.
     pub remote_fences: bool,
 }
 
@@ -86,7 +86,7 @@ impl Domain {
         self.links.lock().all.push(link);
     }
 
-    /// Drops links that are over on both sides; of many only now and then.
+    /// Drops links that are over on both sides; of many links only now and then.
     pub fn sweep_links(&self) {
         let mut links = self.links.lock();
         if links.all.len() <= FEW_LINKS || links.all.len() >= links.sweep_at || time::ticks().wrapping_sub(links.swept) > SWEEP_TICKS {
@@ -94,7 +94,7 @@ impl Domain {
         }
     }
 
-    /// As `Regions::pin`, for memory that is still what was registered.
+    /// As `Regions::pin`; also checks that device memory is still what was registered.
     pub fn pin(&self, key: u64, addr: u64, len: usize, need: Access, drivers: bool) -> std::result::Result<Pin, Code> {
         let pin = self.regions.lock().pin(key, addr, len, need, drivers)?;
         if pin.pieces.iter().zip(&pin.ids).any(|(iov, id)| is_stale(pin.site, iov.addr(), *id)) {
@@ -104,19 +104,19 @@ impl Domain {
         Ok(pin)
     }
 
-    /// Where the local pieces lie that an operation describes by `desc`; if the driver may be asked, they are still what was
+    /// Where the local pieces of an operation with descriptor `desc` lie. With `drivers`, checks that they are still what was
     /// registered.
     pub fn local_site(&self, desc: u64, local: &[Iov], drivers: bool) -> Result<Site> {
         let found = self.regions.lock().local(desc, local)?;
         if drivers { found.check() } else { Ok(found.site) }
     }
 
-    /// All that the region of a descriptor consists of.
+    /// All pieces of the region that `desc` names.
     pub fn local_pieces(&self, desc: u64) -> Result<Local> {
         self.regions.lock().local_pieces(desc)
     }
 
-    /// The local pieces as the process knows them that copies for this one, mapped there for its device `device` when first asked.
+    /// The local pieces at their addresses in the copier process, where they are mapped for device `device` when first asked for.
     pub fn pieces_in_copier(&self, desc: u64, local: &[Iov], copier: &'static Copier, device: u32) -> Result<Vec<Iov>> {
         loop {
             let unmapped = match self.regions.lock().pieces_in_copier(desc, local, copier)? {

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Connecting: names, introductions over a local socket, and the moment when two endpoints become
-//! one link.
+//! Connecting: dials and accepts, exchanges introductions over the control socket, and joins two endpoints by a link.
+//!
+//! A dialing endpoint sends Hello with its segment and table; the accepting one answers Accept with its own; the dialing one answers
+//! Ready. Two endpoints that connect by exchanged addresses do the same: the one with the smaller name dials.
 
 use crate::error::{Code, Error, Result, errno};
 use crate::hmem::copier;
@@ -43,21 +45,21 @@ impl State {
         })
     }
 
-    /// Which process makes the device copies of this endpoint, if this one may call no driver: settled before the peer hears
-    /// of it.
+    /// Chooses the process that makes the device copies of this endpoint, if this process may call no driver; before the peer is
+    /// told.
     fn choose_copier(&mut self) -> Result<()> {
         self.copier = (!self.options.driver_calls).then(copier::get).transpose()?;
         Ok(())
     }
 
-    /// Sends an introduction with what comes with it; false: the socket is full.
+    /// Sends an introduction with its descriptors; false: the socket is full.
     fn introduce(&self, socket: &Control, packet: &[u8], segment: &OwnedFd, domain: &Domain) -> Result<bool> {
         let mut fds = vec![segment.as_fd(), domain.table_fd.as_fd()];
         fds.extend(self.copier.and_then(|c| c.pidfd()));
         socket::send(socket.as_fd(), packet, &fds)
     }
 
-    /// Becomes connected to a peer that introduced itself.
+    /// Connects to a peer that has introduced itself.
     fn join(&mut self, domain: &Domain, socket: Arc<Control>, pid: i32, intro: &Intro, descriptors: IntroDescriptors) -> Result<()> {
         let peer = Segment::attach(descriptors.segment.as_fd(), intro.ring_lines as usize)?;
         let table = Table::attach(descriptors.table.as_fd())?;
@@ -73,7 +75,7 @@ impl State {
         self.rx = Some(Consumer::new(mine));
         let fragment = self.faults.as_ref().and_then(|f| f.plan.short());
         let mut conn = Conn::new(link, domain.modes.paths & self.options.policy.allowed(), fragment);
-        // The one that the peer was told of.
+        // The copier process that the peer was told of.
         if let Some(copier) = self.copier {
             conn.copy_elsewhere(copier);
         }
@@ -84,8 +86,8 @@ impl State {
         Ok(())
     }
 
-    /// Accepts a request. The link is known to the domain before the peer learns anything of it, so a region
-    /// that closes meanwhile finds the peer; and its regions are left alone until it says Ready.
+    /// Accepts a request. The domain knows the link before the peer learns anything of it, so a region that is closed meanwhile finds
+    /// the peer. This side leaves the peer's regions alone until the peer says Ready.
     pub fn accept(&mut self, domain: &Domain, mut request: Request, data: &[u8]) -> Result<()> {
         let packet = Frame::Accept(self.intro(domain, data, request.intro.by_name)?).encode();
         let Some((_, segment)) = &self.segment else { return Err(Error::new(errno::EOPBADSTATE, "ep: not enabled")) };
@@ -114,14 +116,14 @@ impl State {
     }
 }
 
-/// Moves a connection attempt on; its outcome goes to the event queue.
+/// Advances a connection attempt; its outcome goes to the event queue.
 pub fn advance(state: &mut State, domain: &Domain) {
     if let Err(e) = try_advance(state, domain) {
         give_up(state, domain, e, Vec::new());
     }
 }
 
-/// The attempt failed: an error event, and the endpoint is over.
+/// Ends a failed attempt: an error event, and the endpoint is over.
 fn give_up(state: &mut State, domain: &Domain, why: Error, data: Vec<u8>) {
     state.tear(domain, &why);
     state.phase = Phase::Down(why.clone());
@@ -166,7 +168,7 @@ fn try_advance(state: &mut State, domain: &Domain) -> Result<()> {
                         match state.introduce(&fd, &packet, segment, domain) {
                             Ok(true) => *socket = Some(fd),
                             Ok(false) => return Err(Error::fixed(errno::ECONNREFUSED, "the listener's socket takes no introduction")),
-                            // It may have said why it wants none.
+                            // The listener may have said why it refuses.
                             Err(e) => return Err(read_answer(&fd).err().unwrap_or(e)),
                         }
                     }
@@ -177,12 +179,12 @@ fn try_advance(state: &mut State, domain: &Domain) -> Result<()> {
                     Some(Answer::Accepted(intro, descriptors)) => {
                         let pid = check_peer(fd.as_fd(), name)?;
                         state.join(domain, fd, pid, &intro, descriptors)?;
-                        // An endpoint that accepted has no name of its own: it is its listener that was called.
+                        // An endpoint that accepted has no name of its own: the name dialed is its listener's.
                         if intro.name.is_empty() {
                             state.peer_name = Some(name.clone());
                         }
                         if let Some(conn) = &state.conn {
-                            // A listener that is gone by now shows on the socket.
+                            // If the listener is gone by now, the socket shows it.
                             let _ = socket::send(conn.link.socket.as_fd(), &Frame::Ready.encode(), &[]);
                         }
                         state.event(EventKind::Connected, intro.data, None);
@@ -211,7 +213,7 @@ fn try_advance(state: &mut State, domain: &Domain) -> Result<()> {
     Ok(())
 }
 
-/// Whether the dialer has said that it knows the link.
+/// Whether the dialer has said Ready, so that both sides know the link.
 fn has_joined(conn: &Conn) -> Result<bool> {
     let mut buf = [0u8; frame::MAX];
     match frame::recv(&conn.link.socket, &mut buf)? {
@@ -247,7 +249,7 @@ fn read_answer(fd: &Arc<Control>) -> Result<Option<Answer>> {
     }
 }
 
-/// Begins to connect by exchanged addresses: the smaller name knocks, the other waits.
+/// Begins to connect by exchanged addresses: the endpoint with the smaller name dials, the other one waits.
 pub fn by_address(state: &mut State, peer: &str, deadline: u64) -> Result<()> {
     name::check_plain(peer)?;
     let peer = check_address(peer)?.to_string();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What this host lets the provider do, the attributes that it offers, and its answer to a getinfo call.
+//! What this host permits the provider, the attributes that the provider offers, and its answer to a getinfo call.
 
 use crate::config;
 use crate::error::{Error, Result, errno};
@@ -12,7 +12,7 @@ use crate::prov::{Offer, flags};
 use crate::sys::space::{AddressSpace, Guard};
 use crate::sys::{mem, path_socket, process};
 
-/// What this host lets the provider do.
+/// The facts of this host that decide which paths work.
 pub fn offer() -> Offer {
     let mut facts = Vec::new();
     let mut fact = |name: &str, value: std::result::Result<String, String>| facts.push((name.to_string(), value));
@@ -76,7 +76,7 @@ pub fn info() -> Info {
     }
 }
 
-/// Why shm cannot serve what was asked; otherwise the address is filled in.
+/// Fills in the address. `Err`: why shm cannot serve the request.
 pub fn answer(info: &mut Info, ask: &Ask<'_>) -> Result<()> {
     let address = |s: &str| if s.starts_with(SCHEME) { s.to_string() } else { format!("{SCHEME}{s}") };
     if let Some(other) = ask.service.filter(|s| s.contains("://") && !s.starts_with(SCHEME)) {

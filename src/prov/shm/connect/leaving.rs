@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The end of a connection, and of single operations before it. An entry is a promise that nobody touches the operation's
-//! buffer any more, so an operation whose buffer the peer or a device still has keeps what is left of the connection until it
-//! is quiet, however the connection ended and however long a stopped peer takes.
+//! The end of a connection, and of single operations before it.
+//!
+//! An entry promises that no process touches the operation's buffer any more. So while the peer or a device may still use a buffer of
+//! an operation, the operation gets no entry and the rest of the connection stays, however the connection ended and however long a
+//! stopped peer takes.
 
 use crate::config;
 use crate::error::{Code, Error, Result, errno};
@@ -35,20 +37,20 @@ impl EndedConnection {
 }
 
 impl State {
-    /// Ends everything that hangs on the connection: at once what is quiet, the rest by [`State::end_quiet_operations`].
+    /// Ends the connection and its operations: at once where the buffer is quiet, the others by [`State::end_quiet_operations`].
     pub fn tear(&mut self, domain: &Domain, why: &Error) {
         self.rx = None;
         let Some(mut conn) = self.conn.take() else {
             return self.flush_receives(why);
         };
         conn.link.tear();
-        // The peer ends its part, and says so; one whose socket is full learns it from the socket's end.
+        // The peer ends its part and says so. A peer whose socket is full notices the socket's end.
         let _ = socket::send(conn.link.socket.as_fd(), &Frame::Bye.encode(), &[]);
         domain.sweep_links();
         let backlog = std::mem::take(&mut conn.backlog);
         let incoming = std::mem::take(&mut conn.rendezvous_in);
         self.leaving = Some(Box::new(EndedConnection { conn, why: why.clone() }));
-        // Copies of a device end by themselves; the peer, who may wait for them, learns it here rather than at a next turn.
+        // Device copies end by themselves. A peer that may wait for them learns of their end here instead of at a later turn.
         let until = time::now_ns() + config::get().close_ms * 1_000_000;
         loop {
             self.end_quiet_operations();
@@ -68,7 +70,7 @@ impl State {
         self.flush_receives(why);
     }
 
-    /// Ends the operations of a connection that is over whose buffers have become quiet.
+    /// Ends the operations of an ended connection whose buffers have become quiet.
     pub fn end_quiet_operations(&mut self) {
         let Some(mut leaving) = self.leaving.take() else { return };
         let conn = &mut *leaving.conn;
@@ -114,7 +116,7 @@ impl State {
         gone.len()
     }
 
-    /// The connection is over: everything outstanding ends with `why`, and the event queue learns.
+    /// Ends the connection: all outstanding operations end with `why`, and the event queue is told.
     #[cold]
     pub fn down(&mut self, domain: &Domain, why: Error) {
         let _held = cancel::CancelDisabled::off();
@@ -146,23 +148,23 @@ impl State {
     }
 }
 
-/// Whether the peer neither touches the buffers of a flight nor will; what it has not begun is taken back from it.
+/// Whether the peer does not touch the buffers of an operation any more and never will. An operation that the peer has not begun is
+/// withdrawn from it.
 fn is_quiet(conn: &mut Conn, index: u16) -> bool {
     let (slot, generation) = (conn.link.mine.slot(index as usize), conn.slots.generation[index as usize]);
     let report = slot.reported(generation);
     match conn.slots.flight(index) {
-        // One chunk that is still ours means that the receiver has not begun.
+        // If the only chunk can still be claimed here, the receiver has not begun.
         Some(Flight::Rendezvous { sent: None, .. }) => {
             report.chunks > 0 || report.status == STATUS_SEND_FRAGMENTS || matches!(slot.stop(generation, 0, 1), Ok(1))
         }
         Some(Flight::Coop(shared)) => report.status != 0 || report.chunks >= shared.owed(),
-        // Everything else goes through the ring, which this side fills and empties.
+        // All other operations go through the ring, which this side fills and empties.
         _ => true,
     }
 }
 
-/// As `is_quiet` while the connection goes on: a receiver that counts on fragments must learn that none come. False: try
-/// again.
+/// As `is_quiet`, while the connection goes on: a receiver that waits for fragments must learn that none come. False: try again.
 pub fn withdraw(conn: &mut Conn, index: u16) -> bool {
     let generation = conn.slots.generation[index as usize];
     let by_fragments = match conn.slots.flight(index) {
@@ -173,7 +175,7 @@ pub fn withdraw(conn: &mut Conn, index: u16) -> bool {
     if by_fragments { give_up(conn, index) } else { is_quiet(conn, index) }
 }
 
-/// Tells the receiver that no more fragments of a message come; false if the ring has no room.
+/// Tells the receiver that no more fragments of a message come; false: the ring has no room.
 pub fn give_up(conn: &mut Conn, slot: u16) -> bool {
     let header = Header { kind: kind::FRAGMENT, flags: mark::LAST, words: 2, bytes: 0 };
     if !matches!(conn.tx.room(header.lines()), Ok(true)) {

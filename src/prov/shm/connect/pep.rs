@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What a passive endpoint listens with: a name, under which introductions come in.
+//! A passive endpoint: a name, and the listening socket under it on which introductions arrive.
 
 use crate::error::{Error, Result};
 use crate::prov::shm::handshake::acceptor::HandshakeAcceptor;
@@ -13,7 +13,7 @@ pub struct Listener {
 }
 
 impl Listener {
-    /// `address`: where to listen; none: a name of its own.
+    /// Opens a passive endpoint. `address`: where to listen; none: a fresh name.
     pub fn open(address: Option<&str>) -> Result<Listener> {
         let name = match address {
             Some(a) => check_address(a)?.to_string(),
@@ -39,7 +39,7 @@ impl prov::Listener for Listener {
         (requests, acceptor.trouble())
     }
 
-    /// A greeter watches who has come itself.
+    /// An acceptor has its own descriptor that watches the connections without an introduction.
     fn watched(&self) -> u64 {
         u64::from(self.acceptor.is_some())
     }

@@ -48,14 +48,14 @@ pub fn copy_mapped(conn: &mut Conn, list: &List, places: &[RemoteRegion], dir: D
         let runs = &list.runs[at..until];
         at += match (simple, &shifts[..], dir) {
             (false, ..) => copy_marked(runs, |run| pieces(run, &places[run.pair as usize], dir, streaming)),
-            // SAFETY: the local blocks stay, as the C caller says; the remote ones were checked against their region, whose entry
-            // holds the mapping.
+            // SAFETY: the C caller promised that the local blocks stay. The remote ones were checked against their region, whose
+            // entry holds the mapping. So for the three arms below.
             (_, &[shift], Dir::Write) => copy_marked(runs, |run| unsafe { copy_to_region(run, shift, streaming) }),
-            // SAFETY: as above.
+            // SAFETY: local and remote blocks stay, as for the arm above.
             (_, &[shift], Dir::Read) => copy_marked(runs, |run| unsafe { copy_from_region(run, shift, streaming) }),
-            // SAFETY: as above.
+            // SAFETY: local and remote blocks stay, as for the arms above.
             (.., Dir::Write) => copy_marked(runs, |run| unsafe { copy_to_region(run, shifts[run.pair as usize], streaming) }),
-            // SAFETY: as above.
+            // SAFETY: local and remote blocks stay, as for the arms above.
             (.., Dir::Read) => copy_marked(runs, |run| unsafe { copy_from_region(run, shifts[run.pair as usize], streaming) }),
         };
         let busy = conn.link.mine.busy();
@@ -103,7 +103,8 @@ fn pieces(run: &Run, place: &RemoteRegion, dir: Dir, streaming: usize) {
     let mut local = run.buf();
     for (there, n) in place.walk(run.addr - place.base, run.len()) {
         let (to, from) = if dir == Dir::Write { (there.here, local) } else { (local, there.here) };
-        // SAFETY: as in `copy_mapped`.
+        // SAFETY: the C caller promised that the local blocks stay; the remote run was checked against its region, whose entry holds
+        // the mapping.
         unsafe { copy::copy(to as *mut u8, from as *const u8, n, streaming) };
         local += n;
     }

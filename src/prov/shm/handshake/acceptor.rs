@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A listener, and those who have connected to it and have not introduced themselves yet. Whoever connects is hostile until the kernel said
-//! who it is and its introduction made sense, so what it can cost is bounded here.
+//! A listener, and the connections to it that have not introduced themselves yet.
+//!
+//! A connecting process is hostile until the kernel has told its user and its introduction was checked, so the number of such
+//! connections, their time and their descriptors are bounded here.
 
 use super::control::{self, BACKLOG, Control};
 use super::credentials::check_peer;
@@ -14,23 +16,23 @@ use crate::sys::{discard, process, socket, time};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
-/// Pending connections, which have not introduced themselves; more wait in the listener's backlog.
+/// Most connections without an introduction; further ones wait in the listener's backlog.
 const PENDING: usize = 64;
-/// How long one has to introduce itself.
+/// Time within which a connection must introduce itself.
 const PATIENCE_NS: u64 = 5_000_000_000;
-/// Who has said nothing for so long makes room for others.
+/// A connection that has been silent for this long makes room for another.
 const SILENCE_NS: u64 = 100_000_000;
-/// Requests that wait for the program's answer, each with up to four descriptors; more are refused.
+/// Most requests that wait for the program's answer, each with up to four descriptors; further ones are refused.
 const REQUESTS: usize = 256;
 
-/// A connection request: its socket and what came with it. Dropped, it is rejected.
+/// A connection request: its socket, introduction and descriptors. Dropping it unanswered rejects it.
 pub struct Request {
     pub socket: Arc<Control>,
     pub intro: Intro,
     pub descriptors: Option<IntroDescriptors>,
     pub pid: i32,
     answered: bool,
-    /// Counted by its greeter as long as it is there.
+    /// Lets the acceptor count the requests that exist.
     _counted: Arc<()>,
 }
 
@@ -39,7 +41,7 @@ impl prov::Request for Request {
         &self.intro.data
     }
 
-    /// The scheme alone if it has none.
+    /// The scheme alone if the peer has no name.
     fn from(&self) -> String {
         format!("{SCHEME}{}", self.intro.name)
     }
@@ -55,7 +57,7 @@ impl Request {
         &self.intro.name
     }
 
-    /// It gets its answer from the caller.
+    /// The caller sends the answer itself.
     pub fn answered(&mut self) {
         self.answered = true;
     }
@@ -64,23 +66,23 @@ impl Request {
 impl Drop for Request {
     fn drop(&mut self) {
         if !self.answered {
-            // Whoever drops a request unanswered turns it down.
+            // A request that is dropped without an answer is rejected.
             let _ = socket::send(self.socket.as_fd(), &Frame::Reject(Vec::new()).encode(), &[]);
         }
     }
 }
 
-/// Somebody who has connected, and until when it is waited for.
+/// A connection without an introduction, and the time until which it may introduce itself.
 struct Pending {
     socket: Control,
     until: u64,
 }
 
-/// A listening socket and the connections that have not spoken yet.
+/// A listening socket and the connections to it that have not introduced themselves.
 pub struct HandshakeAcceptor {
     pub name: String,
-    /// Where the listener is a file.
-    _place: Option<BoundPath>,
+    /// The file of a listener that has a path.
+    _place: Option<Place>,
     acceptor: Acceptor,
     /// Oldest first.
     pending: Vec<Pending>,
@@ -88,31 +90,31 @@ pub struct HandshakeAcceptor {
 }
 
 impl HandshakeAcceptor {
-    /// `tells`: callers are turned away with a reason where there is no descriptor for them.
+    /// `tells`: if this process has no descriptor left for a caller, the caller is refused with a reason.
     pub fn listen(name: String, tells: bool) -> Result<HandshakeAcceptor> {
         let (listener, _place) = address::listen(&name, BACKLOG)?;
         Ok(HandshakeAcceptor { name, _place, acceptor: Acceptor::new(listener, tells)?, pending: Vec::new(), requests: Arc::default() })
     }
 
-    /// What becomes readable when `poll` has something to do.
+    /// The descriptor that becomes readable when `poll` has something to do.
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.acceptor.set.as_fd()
     }
 
-    /// Why connections cannot be taken, if the owner was not told yet.
+    /// Why connections cannot be accepted, unless the owner was told already.
     pub fn trouble(&mut self) -> Option<Error> {
         self.acceptor.trouble()
     }
 
-    /// When the next connection can be taken; now, if that is past. The oldest has been silent for longest.
+    /// The time at which the next connection can be accepted: now, if it is past. The oldest connection has been silent for longest.
     fn room_at(&self) -> u64 {
         let full = self.pending.len() >= PENDING;
         self.pending.first().filter(|_| full).map_or(0, |oldest| oldest.until - PATIENCE_NS + SILENCE_NS)
     }
 
-    /// Takes what has come: requests that introduced themselves well.
+    /// Accepts connections and reads introductions; returns the requests that passed all checks.
     pub fn poll(&mut self, by_name: bool) -> Vec<Request> {
-        // To accept in vain costs the kernel a socket; to ask costs little.
+        // An accept call that finds no connection costs the kernel a socket; asking first costs little.
         if self.pending.is_empty() && !self.acceptor.is_timed() && !socket::readable(self.acceptor.fd()) {
             return Vec::new();
         }
@@ -125,13 +127,13 @@ impl HandshakeAcceptor {
                 break;
             }
             match self.acceptor.take(now, socket::accept) {
-                // What it brings could not be closed.
+                // The descriptors that it brings could not be closed, because the closing thread has no room.
                 Taken::One(socket) if discard::is_full() => {
                     let socket = Control::from(socket);
                     let _ = frame::recv(&socket, &mut [0; frame::MAX]);
                     refuse(&socket, RefusalReason::Descriptors);
                 }
-                // Other users are turned away at the door.
+                // Other users are refused before their introduction is read.
                 Taken::One(socket) => {
                     let socket = Control::from(socket);
                     match self.admit(&socket).and_then(|_| self.acceptor.set.add(socket.as_fd())) {
@@ -146,7 +148,7 @@ impl HandshakeAcceptor {
                 }
                 Taken::TurnAway(socket) => {
                     let socket = Control::from(socket);
-                    // A socket that is closed with a packet unread takes its answer back.
+                    // A socket that is closed with an unread packet takes the answer back.
                     let _ = frame::recv(&socket, &mut [0; frame::MAX]);
                     refuse(&socket, RefusalReason::Descriptors);
                 }
@@ -159,7 +161,7 @@ impl HandshakeAcceptor {
     }
 
     fn advance_pending(&mut self, one: Pending, by_name: bool, now: u64, requests: &mut Vec<Request>) {
-        // One is ours.
+        // One reference is the acceptor's own.
         let full = Arc::strong_count(&self.requests) > REQUESTS;
         match self.read_hello(one, by_name, full) {
             Ok(Introduction::Done(request)) => {
@@ -177,7 +179,7 @@ impl HandshakeAcceptor {
         }
     }
 
-    /// The caller's number, if its user may come in; else it is told so.
+    /// The caller's process number, if its user may connect; else the caller is refused.
     fn admit(&self, socket: &Control) -> Result<i32> {
         check_peer(socket.as_fd(), &self.name).inspect_err(|_| refuse(socket, RefusalReason::User))
     }
@@ -221,7 +223,7 @@ impl Drop for HandshakeAcceptor {
 }
 
 fn refuse(socket: &Control, why: RefusalReason) {
-    // It may be gone: nothing is lost by that.
+    // The caller may be gone, and then loses nothing.
     let _ = socket::send(socket.as_fd(), &Frame::Refuse(why).encode(), &[]);
 }
 
@@ -231,7 +233,7 @@ enum Introduction {
     Closed,
 }
 
-/// What comes with an introduction.
+/// The descriptors that come with an introduction.
 pub struct IntroDescriptors {
     pub segment: OwnedFd,
     pub table: OwnedFd,
@@ -240,7 +242,7 @@ pub struct IntroDescriptors {
 }
 
 impl IntroDescriptors {
-    /// `lacking`: this process had no place for all that came.
+    /// `lacking`: this process had no free descriptors for all that came.
     pub fn new(fds: Vec<OwnedFd>, lacking: bool) -> Result<IntroDescriptors> {
         if lacking {
             return Err(Error::fixed(errno::EMFILE, "taking the descriptors of an introduction"));

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The control socket of a connection, and a listener: what a peer has sent over them and nobody has read goes where nobody
-//! waits, for to close a descriptor of the peer's may take as long as it likes.
+//! The control socket of a connection, and listeners. Closing a socket also closes the descriptors that a peer has sent over it and
+//! nobody has read, and closing a peer's descriptor can take arbitrarily long. So sockets are emptied first, and those descriptors
+//! are closed by a thread that nobody waits for.
 
 use crate::sys::process;
 use crate::sys::{discard, socket};
@@ -31,7 +32,7 @@ impl Drop for Control {
     }
 }
 
-/// Empties a listener that is to be closed.
+/// Empties a listener before it is closed.
 pub fn empty(listener: BorrowedFd<'_>) {
     socket::end_receiving(listener);
     for _ in 0..=BACKLOG {
@@ -42,7 +43,7 @@ pub fn empty(listener: BorrowedFd<'_>) {
     }
 }
 
-/// Closes descriptors that came: the kernel's own here, others where nobody waits.
+/// Closes received descriptors: the kernel's own (pidfds) here, others on the thread that nobody waits for.
 fn close_descriptors(fds: Vec<OwnedFd>) {
     if !fds.iter().all(process::is_the_kernels) {
         discard::discard(fds);

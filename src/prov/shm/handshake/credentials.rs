@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Who is at the other end of a control socket, and whether he is let in. Processes are known by pidfds, which mean the same in
-//! every pid namespace; a number is only used where the kernel has translated it into this one's.
+//! The process at the other end of a control socket, and whether its user may connect. Processes are known by pidfds, which mean the
+//! same in every pid namespace. A number is used only where the kernel has translated it into this process's namespace.
 
 use crate::config::{self, Users};
 use crate::error::{Error, Result, errno};
@@ -12,8 +12,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-/// Who may connect by the name `name`: shared memory has no other guard. Gives the peer's number in this process's pid
-/// namespace; 0: it has none there.
+/// Checks that the peer's user may connect by the name `name`: shared memory has no other guard. Returns the peer's number in this
+/// process's pid namespace; 0: it has none there.
 pub fn check_peer(fd: BorrowedFd<'_>, name: &str) -> Result<i32> {
     let (pid, uid) = socket::peer(fd)?;
     let users = &config::get().users;
@@ -21,7 +21,7 @@ pub fn check_peer(fd: BorrowedFd<'_>, name: &str) -> Result<i32> {
         return Ok(pid);
     }
     let mine = process::euid();
-    // Everybody whose user has no number in this namespace is shown under one and the same.
+    // All users without a number in this namespace are shown as one and the same user.
     if process::is_shared_uid(uid) {
         if uid == mine && socket::peer_process(fd).is_some_and(|peer| process::may_signal(&peer)) {
             return Ok(pid);
@@ -46,7 +46,7 @@ pub fn check_peer(fd: BorrowedFd<'_>, name: &str) -> Result<i32> {
     }
 }
 
-/// The pidfds of peers, by their number or, where they have none here, by what the kernel calls them: connections to one
+/// The pidfds of peers, by their number or, if they have none here, by the kernel's inode number of the pidfd. Connections to one
 /// process share one.
 static PIDFDS: Mutex<Option<HashMap<PidfdKey, Weak<OwnedFd>>>> = Mutex::new(None);
 
@@ -56,17 +56,17 @@ enum PidfdKey {
     Inode(u64),
 }
 
-/// A child of fork() may find the lock held by a thread that it does not have; then it shares none.
+/// How long to wait for the lock. A child of fork() may find it held by a thread that it does not have; then it shares no pidfd.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// A pidfd of the process at the other end. None: the kernel (before Linux 6.5) does not tell, and the peer has no number in this
-/// pid namespace; or the process has ended.
+/// A pidfd of the process at the other end. None: the kernel (before Linux 6.5) does not tell and the peer has no number in this pid
+/// namespace, or the process has ended.
 pub fn process_of(fd: BorrowedFd<'_>, pid: i32) -> Option<Arc<OwnedFd>> {
     let known = (pid > 0).then_some(PidfdKey::Pid(pid));
     if let Some(known) = &known
         && let Some(all) = PIDFDS.try_lock_for(PATIENCE)
         && let Some(same) = all.as_ref().and_then(|all| all.get(known)).and_then(Weak::upgrade)
-        // No other process gets the number of one that has not ended.
+        // A process that has not ended keeps its number, so the pidfd is that of the peer.
         && !process::ended(&same)
     {
         return Some(same);

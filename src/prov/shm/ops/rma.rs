@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! RMA, the initiator's side: copy at once where the path allows it, otherwise stream through the
-//! ring; and in any case in the order of posting.
+//! RMA, the initiator's side. An operation is copied at once where the path of its region allows that, and otherwise streams through
+//! the ring; either way, in the order of posting.
 
 use super::fast::{COPY_8, COPY_SHORT, LOCKED as GENERIC, is_generic};
 use super::staged;
@@ -28,16 +28,17 @@ use crate::sync::ring::Header;
 use crate::sys::copy;
 use crate::sys::space::{Attach, piece};
 
-/// What keeps an operation from the fast paths.
+/// Flags that keep an operation from the fast paths.
 pub const SLOW_FLAGS: u64 = flags::REMOTE_CQ_DATA | flags::FENCE | PART;
 
 impl State {
-    /// Copies at once: one piece of host memory, the peer's mapped here, nothing to overtake and nobody
-    /// to notify. Everything is looked at before anything is done: after `Declined` nothing was.
+    /// Copies at once, if the operation is one piece of host memory, the peer's region is mapped here, no operation waits that the
+    /// copy could overtake, and no write needs a notice. Everything is checked before anything is done: after `Declined`, nothing was
+    /// done.
     ///
     /// # Safety
-    /// If `VARIANT` is not any: `tx` is the queue of what is sent, it and the state are without locks, `Bindings::is_fast`, and
-    /// operations by default are without `SLOW_FLAGS`.
+    /// If `VARIANT` is not generic: `tx` is the queue of the endpoint's sends, the queue and the state are without locks,
+    /// `Bindings::is_fast` holds, and operations by default are without `SLOW_FLAGS`.
     #[inline(always)]
     pub unsafe fn rma_fast<const WRITE: bool, const VARIANT: u8, const SILENT: bool>(
         &mut self,
@@ -54,7 +55,6 @@ impl State {
             return Fast::Declined;
         }
         let len = if word { 8 } else { len };
-        // Admitted?
         let Some(conn) = self.conn.as_deref_mut() else { return Fast::Declined };
         let need = if WRITE { Access::REMOTE_WRITE } else { Access::REMOTE_READ };
         let Some(place) = conn.remotes.fast(key, need) else {
@@ -69,7 +69,7 @@ impl State {
         let wanted = if any { self.bind.wants_entry(op_flags) } else { !SILENT };
         let queue = if any { self.bind.tx.as_deref() } else { tx };
         if !any {
-            // SAFETY: `VARIANT` is not any: as the caller says, the queue is without locks.
+            // SAFETY: `VARIANT` is not generic, so the caller promises that the queue is without locks.
             let open = queue.is_some_and(|q| SILENT || unsafe { q.reach::<false>() }.is_open());
             if !open {
                 return Fast::Declined;
@@ -77,21 +77,22 @@ impl State {
         } else if wanted && queue.is_some_and(|q| !q.has_room()) {
             return Fast::Again;
         }
-        // SAFETY: a word of our own segment, which the link of this connection maps.
+        // SAFETY: a word of this side's segment, which the link of this connection keeps mapped.
         let busy = unsafe { &*(conn.busy as *const AtomicU64) };
         if any {
             conn.gate.mark_in(busy, place.index)
         } else {
             conn.gate.mark(busy)
         }
-        // SAFETY: the gate word of the region's entry in the peer's table, which the link maps as well.
+        // SAFETY: the gate word of the region's entry in the peer's table, which the link keeps mapped.
         if !gate::shows(unsafe { &*(place.gate as *const AtomicU64) }, place.generation) {
             conn.gate.leave(busy);
             return Fast::Declined;
         }
         let here = place.one.here() + offset as usize;
         let (to, from) = if WRITE { (here as *mut u8, buf as *const u8) } else { (buf as *mut u8, here as *const u8) };
-        // SAFETY: `local` is memory (`Iov::new`); the remote range was checked against the region, whose entry holds the mapping.
+        // SAFETY: the caller promised by `Iov::new` that `local` is memory. The remote range was checked against the region, whose
+        // entry holds the mapping.
         unsafe { if any { copy::copy(to, from, len, self.streaming_from) } else { copy::copy_short(to, from, len) } };
         let deliver = if any { op_flags & flags::DELIVERY_COMPLETE != 0 } else { self.deliver };
         if deliver {
@@ -108,7 +109,8 @@ impl State {
             match any {
                 true => q.push(done),
                 false => {
-                    // SAFETY: as above; it is open.
+                    // SAFETY: `VARIANT` is not generic, so the caller promises that the queue is without locks; it was found open
+                    // above.
                     unsafe { q.reach::<false>() }.push_open(done);
                     q.waiter.notify();
                 }
@@ -120,8 +122,8 @@ impl State {
         Fast::Done
     }
 
-    /// As `rma_fast` where only the kernel reaches the region: one system call. Inside of `rma_fast` it would cost each copy 37
-    /// instructions of 276.
+    /// As `rma_fast`, for a region that only the kernel reaches: one system call. A function of its own, because within `rma_fast` it
+    /// would make every mapped copy slower.
     #[inline(never)]
     fn rma_attach<const WRITE: bool>(&mut self, local: Iov, addr: u64, key: u64, context: usize, op_flags: u64) -> Fast {
         let (buf, len) = (local.addr(), local.len());
@@ -149,7 +151,7 @@ impl State {
         let moved = conn.reach.copy(how, &[local], &[piece(addr, len)]);
         conn.gate.leave(busy);
         if moved.is_err() {
-            // The general path tries it again, and says why.
+            // The general path tries the copy again and reports the reason.
             return Fast::Declined;
         }
         self.stats.moved(Paths::CMA, len);
@@ -169,7 +171,7 @@ impl State {
             && l.len() == r.len
             && c.desc & DEVICE_DESC == 0
         {
-            // SAFETY: `GENERIC` asks for nothing.
+            // SAFETY: `GENERIC` has no precondition.
             let fast = unsafe {
                 match dir {
                     Dir::Write => self.rma_fast::<true, GENERIC, false>(None, *l, r.addr, r.key, c.context, c.flags),
@@ -193,7 +195,7 @@ impl State {
         if sum != Some(total) {
             return Err(Error::invalid(format!("rma_iov: the remote lengths do not sum to the {total} bytes of the local ones")));
         }
-        // A read has nothing to inject: its buffer is filled later.
+        // A read has nothing to inject, because its buffer is filled later.
         let injects = c.flags & flags::INJECT != 0 && dir == Dir::Write;
         if injects && total > INJECT_SIZE {
             return Err(Error::new(errno::EMSGSIZE, format!("len: {total} bytes, an inject call takes up to inject_size {INJECT_SIZE}")));
@@ -235,7 +237,7 @@ impl State {
             job.held_until = until;
         }
         let queued = verdict != Verdict::Go || self.conn.as_ref().is_some_and(|conn| !conn.backlog.is_empty());
-        // Nobody comes back for what was injected: it goes now, or its caller asks again.
+        // An injected operation leaves no entry to wait for: it goes now, or its caller gets EAGAIN.
         let injected = c.flags & INJECT_FLAGS == INJECT_FLAGS && verdict == Verdict::Go && job.end.ticket.is_none();
         if injected && queued {
             return Err(Error::AGAIN);
@@ -267,14 +269,14 @@ impl State {
         Ok(())
     }
 
-    /// Starts an operation, or goes on streaming it.
+    /// Starts an operation, or goes on streaming it into the ring.
     pub fn start_rma(&mut self, domain: &Domain, job: &mut RmaJob) -> Step {
         let free = match &mut self.conn {
             Some(conn) if job.flags & ANY_PATH != 0 => conn.remotes.set_allowed(domain.modes.paths),
             _ => None,
         };
         let mut step = self.try_rma(domain, job);
-        // A path that leads nowhere any more costs one try for each region at most.
+        // A path that stopped working costs one attempt for each region at most.
         for _ in 0..=job.count {
             if step.is_ok() || !self.conn.as_mut().is_some_and(|conn| std::mem::take(&mut conn.rerouted)) {
                 break;
@@ -355,7 +357,7 @@ impl State {
         if conn.staged > 0 || (has_notes && !conn.room(notes)?) {
             return Ok(Step::Blocked);
         }
-        // An inject call's buffer is the caller's again on return, and a driver's copy runs on.
+        // A driver's copy runs on after the return of an inject call, whose buffer then belongs to the caller again.
         if job.flags & flags::INJECT != 0 && (!job.site.is_host() || places.iter().any(|(p, _)| p.path == Paths::IPC)) {
             job.copy_injected()?;
         }
@@ -364,7 +366,7 @@ impl State {
         let path = places.first().map_or(Paths::IPC, |(p, _)| p.path);
         if !several && let Some(step) = device::start(conn, domain, job, &mut places)? {
             if !matches!(step, Step::Blocked) {
-                // Counted by the way to the peer's region, as ep_query tells it, whoever copies.
+                // Counted under the path to the peer's region, as ep_query reports it, whichever side copies.
                 self.stats.moved(path, job.total);
             }
             return Ok(step);

@@ -164,7 +164,8 @@ impl<const VARIANT: u8> FastPath<InjectWrite> for InjectCopy<VARIANT> {
     #[inline(always)]
     unsafe fn post(head: &EpHead, of: &Endpoint, one: One) -> Option<isize> {
         let One { local, addr, key, .. } = one;
-        // SAFETY: as in `Copy`.
+        // SAFETY: `choose` picks the table by the domain's threading, and the fast table only for endpoints whose operations want an
+        // entry and nothing else.
         let fast = unsafe {
             match const { is_generic(VARIANT) } {
                 true => of.rma_any::<true, VARIANT>(&one, INJECT_FLAGS | head.tx_op_flags()),
@@ -192,7 +193,8 @@ impl<const VARIANT: u8> FastPath<Message> for Send<VARIANT> {
             return None;
         }
         let c = Common { context: one.context, ..Common::default() };
-        // SAFETY: as in `Copy`.
+        // SAFETY: `choose` picks the table by the domain's threading, and the fast table only for endpoints whose operations want an
+        // entry and nothing else.
         let fast = unsafe {
             match const { is_generic(VARIANT) } {
                 true => of.send_any::<VARIANT>(one.local, &Common { flags: head.tx_op_flags(), desc: one.desc, ..c }),
@@ -215,7 +217,8 @@ impl<const VARIANT: u8> FastPath<Inject> for InjectSend<VARIANT> {
 
     #[inline(always)]
     unsafe fn post(head: &EpHead, of: &Endpoint, one: One) -> Option<isize> {
-        // SAFETY: as in `Copy`.
+        // SAFETY: `choose` picks the table by the domain's threading, and the fast table only for endpoints whose operations want an
+        // entry and nothing else.
         let fast = unsafe {
             match const { is_generic(VARIANT) } {
                 true => of.send_any::<VARIANT>(one.local, &Common { flags: INJECT_FLAGS | head.tx_op_flags(), ..Common::default() }),
@@ -235,7 +238,7 @@ impl<const VARIANT: u8> FastPath<Message> for Recv<VARIANT> {
 
     #[inline(always)]
     unsafe fn post(_: &EpHead, of: &Endpoint, one: One) -> Option<isize> {
-        // SAFETY: as in `Copy`.
+        // SAFETY: `choose` picks the table by the domain's threading.
         let posted = unsafe {
             one.is_on_host()
                 && match VARIANT {
@@ -253,7 +256,7 @@ impl<const VARIANT: u8> FastPath<Message> for Recv<VARIANT> {
 /// `ep` is open and has a table of this file.
 #[inline(always)]
 unsafe fn endpoint<'a>(ep: *const EpHead) -> &'a Endpoint {
-    // SAFETY: `Endpoint::dispatch` gave it, and it lives as long as the head.
+    // SAFETY: `Endpoint::dispatch` set it, and it lives as long as the head.
     unsafe { &*(*ep).of().cast::<Endpoint>() }
 }
 
@@ -290,7 +293,7 @@ const fn arrivals<E: Entry>() -> Arrivals {
 /// # Safety
 /// As for `arrive`; `cq` is open.
 unsafe extern "C" fn read_sole<E: Entry>(cq: *const CqHead, buf: *mut c_void, count: usize, ep: *const EpHead) -> isize {
-    // SAFETY: queue and endpoint are open and without locks, and `buf` holds `count` entries, as the caller says.
+    // SAFETY: the caller promises that queue and endpoint are open and without locks, and that `buf` holds `count` entries.
     unsafe {
         let (head, own) = (&*cq, endpoint(ep));
         match hold(|_| None, || own.reach::<false>().may_arrive(&*head.queue)) {
@@ -309,7 +312,7 @@ unsafe extern "C" fn read_sole<E: Entry>(cq: *const CqHead, buf: *mut c_void, co
 /// As for `read_sole`.
 #[inline(never)]
 unsafe extern "C" fn read_some<E: Entry>(cq: *const CqHead, buf: *mut c_void, count: usize, ep: *const EpHead) -> isize {
-    // SAFETY: queue and endpoint are open and without locks, and `buf` holds `count` entries, as the caller says.
+    // SAFETY: the caller promises that queue and endpoint are open and without locks, and that `buf` holds `count` entries.
     unsafe {
         let (head, own) = (&*cq, endpoint(ep));
         let take = || own.reach::<false>().arrive(count, |i, c| E::put(buf, i, c)).map(|n| n as isize);

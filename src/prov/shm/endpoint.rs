@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! An endpoint: the calls of the layer above, each under the endpoint's lock.
+//! An endpoint: implements the calls of the layer above, each under the endpoint's lock.
 
 use super::domain::Domain;
 use super::state::{ConnectStage, Connecting, Faults, Phase, State};
@@ -122,7 +122,6 @@ impl prov::Endpoint for Endpoint {
         self.state.lock().object = object;
     }
 
-    /// Bytes of private data that connect and accept take.
     fn bind(&self, what: Binding) -> Result<()> {
         let mut s = self.state.lock();
         s.bind.bind(what)?;
@@ -133,13 +132,13 @@ impl prov::Endpoint for Endpoint {
         Ok(())
     }
 
-    /// Enables it for operations that the layer above posts with `op_flags` by default; tells whether they may take
-    /// the fastest entries.
+    /// Enables the endpoint for operations that the layer above posts with `op_flags` by default, and decides which fast entries they
+    /// may take.
     fn enable(&self, op_flags: OpFlags) -> Result<()> {
         let mut s = self.state.lock();
         s.bind.check_can_enable()?;
         let lines = config::get().ring_slots as usize;
-        // One of many, whose rings together should fit a cache.
+        // A lane is one of many, whose rings together should fit a cache.
         s.segment = Some(Segment::create(if s.bind.is_lane() { MIN_LINES } else { lines })?);
         s.phase = Phase::Enabled;
         s.bind.enable(op_flags);
@@ -177,7 +176,7 @@ impl prov::Endpoint for Endpoint {
         Ok(())
     }
 
-    /// Accepts; on failure the request is lost, as its peer is.
+    /// Accepts a request. After a failure the request is gone, as its peer is.
     fn accept(&self, request: Box<dyn prov::Request>, data: &[u8]) -> Result<()> {
         let request: Request = own_request(request)?;
         let mut s = self.state.lock();
@@ -193,7 +192,7 @@ impl prov::Endpoint for Endpoint {
         }
         let name = fresh_name()?;
         let address = format!("{SCHEME}{name}");
-        // Once it is connecting nobody can use the name any more, but it still identifies.
+        // Once the endpoint is connecting, the name reaches it no more, but still identifies it.
         if matches!(s.phase, Phase::Fresh | Phase::Enabled) {
             s.acceptor = Some(HandshakeAcceptor::listen(name, false)?);
         }
@@ -209,7 +208,7 @@ impl prov::Endpoint for Endpoint {
         }
     }
 
-    /// Says goodbye and ends everything outstanding.
+    /// Tells the peer, and ends all outstanding operations.
     fn shutdown(&self) -> Result<()> {
         let mut s = self.state.lock();
         if s.conn.is_none() && !matches!(s.phase, Phase::Connecting(_)) {
@@ -219,8 +218,8 @@ impl prov::Endpoint for Endpoint {
         Ok(())
     }
 
-    /// The endpoint ends; posted receives get their error entries. `EBUSY`: a peer that does not go on, or a device, still
-    /// has a buffer of an operation, whose entry therefore cannot come yet; everything else is over.
+    /// Closes the endpoint; posted receives get error entries. `EBUSY`: a peer that does not go on, or a device, may still use the
+    /// buffer of an operation, whose entry therefore cannot come yet; all else is over.
     fn close(&self) -> Result<()> {
         let until = time::now_ns() + config::get().close_ms * 1_000_000;
         self.leave(&mut self.state.lock());
@@ -271,7 +270,7 @@ impl prov::Endpoint for Endpoint {
         Some(self)
     }
 
-    /// Cancels the first operation or receive of `context` that still can be.
+    /// Cancels the first operation or receive of `context` that can still be cancelled.
     fn cancel(&self, context: usize) -> Result<()> {
         let mut s = self.state.lock();
         let why = Error::coded(errno::ECANCELED, Code::Canceled, "cancelled by the caller");
@@ -305,8 +304,8 @@ impl prov::Endpoint for Endpoint {
         Err(Error::new(errno::ENOENT, "context: no operation of this endpoint with it can still be cancelled"))
     }
 
-    /// One turn of progress. Another thread that is inside is turn enough, unless `force` says that this
-    /// is the last look before sleeping: that thread may have looked before the mark was set.
+    /// One turn of progress. If another thread is inside, its turn suffices, unless `force` says that this is the last look before
+    /// sleeping: the other thread may have looked before the mark was set.
     #[inline]
     fn progress(&self, force: bool) {
         if force {
@@ -317,8 +316,8 @@ impl prov::Endpoint for Endpoint {
         }
     }
 
-    /// Watches the endpoint's sockets with `poller` and marks this side asleep, so that the peer
-    /// wakes it. The caller runs the barrier that is returned and then progress once more, and sleeps if `may_sleep`.
+    /// Watches the endpoint's sockets with `poller` and marks this side asleep, so that the peer wakes it. The caller runs the
+    /// returned barrier and progress once more, and sleeps if `may_sleep`.
     fn sleep(&self, poller: &Poller) -> Result<Option<Fences>> {
         let mut s = self.state.lock();
         s.sleepers += 1;
@@ -343,7 +342,7 @@ impl prov::Endpoint for Endpoint {
         Ok(None)
     }
 
-    /// Changes when there is something else to watch than before.
+    /// A number that changes when other sockets are to be watched.
     fn watched(&self) -> u64 {
         let s = self.state.lock();
         let connecting = match &s.phase {
@@ -357,14 +356,14 @@ impl prov::Endpoint for Endpoint {
         connecting | u64::from(s.conn.is_some()) << 3 | u64::from(s.acceptor.is_some()) << 4
     }
 
-    /// After the look that follows `sleep`: whether nothing has woken this endpoint since.
+    /// After the look that follows `sleep`: true if no peer has woken this endpoint since.
     fn may_sleep(&self) -> bool {
         let s = self.state.lock();
         s.conn.as_ref().is_none_or(|conn| conn.link.may_sleep()) && !s.has_more()
     }
 
-    /// Undoes one `sleep`. Another thread may still sleep on this endpoint, and the packet that woke
-    /// this one may have been meant for it: then the mark is renewed and nothing is missed.
+    /// Undoes one `sleep`. If another thread still sleeps on this endpoint, the packet that woke this thread may have been meant for
+    /// that one: the mark is set again, so that nothing is missed.
     fn awake(&self, _poller: Option<&Poller>) {
         let mut s = self.state.lock();
         s.sleepers = s.sleepers.saturating_sub(1);
@@ -377,7 +376,7 @@ impl prov::Endpoint for Endpoint {
         s.progress(&self.domain, true);
     }
 
-    /// How long a sleeper may sleep before this endpoint has something to do by itself.
+    /// Longest sleep before this endpoint has work that no packet announces.
     fn nap_ns(&self) -> u64 {
         const LONG: u64 = u64::MAX;
         const SHORT: u64 = 1_000_000;
@@ -407,7 +406,7 @@ impl prov::Endpoint for Endpoint {
             conn.backlog.iter().for_each(|j| sooner(j.ending().deadline));
             conn.devices.deadlines().for_each(&mut sooner);
             conn.slots.active.iter().filter_map(|i| conn.slots.flight(*i)).for_each(|f| sooner(f.ending().deadline));
-            // Nothing tells of the end of a device's copy, which may be any moment.
+            // No packet announces the end of a device copy, which may come at any moment.
             if !conn.devices.is_idle() {
                 nap = nap.min(COPY_NAP);
             }
@@ -438,7 +437,8 @@ impl prov::Endpoint for Endpoint {
         Ok(())
     }
 
-    /// Whether operations may call a device's driver here; where not, a process of the library's own must be there.
+    /// Permits or forbids operations to call a device's driver in this process. Where it is forbidden, the copier process must be
+    /// there.
     fn set_driver_calls(&self, on: bool) -> Result<()> {
         if !on {
             copier::get()?.prepare()?;
@@ -451,7 +451,7 @@ impl prov::Endpoint for Endpoint {
         Ok(())
     }
 
-    /// Of a region, the peer's alone decides, whatever memory of this side takes part.
+    /// The path depends on the peer's region alone, not on the local memory.
     fn report(&self, key: u64, desc: u64) -> Result<PathReport> {
         let mut s = self.state.lock();
         if key == MESSAGES {

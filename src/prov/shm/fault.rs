@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Faults on demand of an shm endpoint. It takes no fast path then (`shared_from` and `eager_end` are 0), so the
-//! faults happen where operations of any shape are posted.
+//! Fault injection of a shm endpoint. Such an endpoint takes no fast path (`shared_from` and `eager_end` are 0), so faults are
+//! injected where operations of any shape are posted.
 
 use super::state::{Phase, State};
 use crate::prov::fault::{Op, Verdict};
 
 impl State {
-    /// What a fault on demand does to an operation that was accepted; of a lane, who uses it looks after that.
+    /// Asks the fault plan for the fate of an accepted operation. Operations of a lane are let through: the user of the lane injects
+    /// its faults.
     #[inline]
     pub fn judge(&mut self, op: Op) -> Verdict {
         match (&mut self.faults, &self.phase) {
@@ -14,12 +15,12 @@ impl State {
             _ if self.bind.is_lane() => Verdict::Go,
             (Some(f), Phase::Connected) => f.plan.post(op),
             (Some(f), Phase::Enabled | Phase::Connecting(_)) => f.plan.early(op),
-            // What is over is not late any more.
+            // An operation after the end of the connection cannot be early.
             _ => Verdict::Go,
         }
     }
 
-    /// Receives that a fault on demand has kept long enough, or beyond their deadlines, are there now.
+    /// Posts the receives that fault injection has delayed long enough, or beyond their deadlines.
     #[cold]
     pub fn release_held(&mut self, now: u64) {
         let Some(faults) = &mut self.faults else { return };

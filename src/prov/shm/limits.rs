@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What a domain and its endpoints take.
+//! Bounds of a domain and its endpoints: sizes and counts that the provider reports, and the work of one turn of progress.
 
 /// Largest message or RMA operation.
 pub const MAX_MSG: usize = 1 << 40;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The traits of the layer above: the provider; and a domain's registration, closing, allocation, and opening of endpoints.
+//! The traits of the layer above: the provider, and a domain of it (registration, closing, allocation, opening endpoints).
 
 use super::domain::Domain;
 use super::endpoint::Endpoint;
@@ -37,8 +37,8 @@ impl Provider for Shm {
         Reach::Host
     }
 
-    /// Names of sockets in a network namespace are as unique as its ports; in a directory that several share, who comes second
-    /// finds the name taken.
+    /// Names of sockets are as unique in a network namespace as its ports. In a directory that several namespaces share, the second
+    /// process finds the name taken.
     fn lane_address(&self, _info: &Info, at: SocketAddr) -> String {
         address::of_lane(at)
     }
@@ -67,7 +67,7 @@ impl Provider for Shm {
 }
 
 impl Domain {
-    /// `who` finds out who may be inside, when it is first tried.
+    /// Closes a region that peers may have used. `who` finds the peers that may be inside, at the first attempt.
     #[inline(never)]
     fn close_used_region(&self, id: RegionId, limit_ms: u64, who: fn(&Domain, RegionId) -> Result<quiesce::Initiators>) -> Result<()> {
         self.regions.lock().shut(&self.table, id)?;
@@ -86,27 +86,27 @@ impl Domain {
         }
         let mut regions = self.regions.lock();
         let gone = (regions.forget(&self.table, id), std::mem::take(&mut regions.files.gone));
-        // Dropping them may ask a driver.
+        // Dropping them may call a driver, so the lock is released first.
         drop(regions);
         drop(gone);
         Ok(())
     }
 
-    /// Who may be inside a region that was just shut.
+    /// The peers that may be inside a region whose gate was just closed.
     fn initiators(&self, id: RegionId) -> Result<quiesce::Initiators> {
         let mut used: Vec<Arc<Link>> = Vec::new();
         {
             let mut links = self.links.lock();
             links.sweep_late();
-            // The gate's store was sequentially consistent, and so is the filter's load: a peer
-            // whose bit is not seen here sees the closed gate when it resolves.
+            // The store to the gate and the load of the filter are both sequentially consistent: a peer whose bit is not seen here
+            // sees the closed gate when it looks the region up.
             used.extend(links.all.iter().filter(|l| quiesce::used(l, id.index())).cloned());
         }
         if used.is_empty() {
             return Ok(Vec::new());
         }
         let fences = if used.iter().any(|l| l.fences == Fences::Remote) { Fences::Remote } else { Fences::Full };
-        // Without the barrier a mark may not be seen: then nothing is proved, and the region stays.
+        // Without the barrier a peer's mark may not be visible: nothing is known then, and the region stays.
         barrier(fences).map_err(|e| Error::new(errno::EBUSY, format!("who copies in this region cannot be found out: {e}")))?;
         Ok(quiesce::initiators(&used, id.index()))
     }
@@ -137,7 +137,7 @@ impl prov::Domain for Domain {
         (regions.open_count(), regions.files.allocations())
     }
 
-    /// Drivers are asked without the regions' lock: one that hangs holds up nobody else.
+    /// Drivers are called without the regions' lock, so that a driver that hangs delays only its own registration.
     fn register(&self, attr: &Attr<'_>) -> Result<RegionId> {
         let refused = self.regions.lock().refused()?;
         let mut probe = Probe::of(attr, (self.modes.paths - refused) & attr.policy.allowed())?;
@@ -145,12 +145,12 @@ impl prov::Domain for Domain {
             if let Some(id) = self.regions.lock().register(&self.table, self.modes, attr, refused, &mut probe)? {
                 return Ok(id);
             }
-            // What is known now may be closed by the time that it is needed: then this comes again.
+            // A file that is known now may be gone when it is needed; then the loop comes back here.
             probe.export(|of| self.regions.lock().files.known_device(of).is_some());
         }
     }
 
-    /// As `register` for one range of host memory; false: nothing was done, `register` does it.
+    /// As `register`, for one range of host memory. False: nothing was done, and the caller calls `register`.
     #[inline]
     fn register_fast(&self, iov: Iov, access: Access, id: &mut RegionId) -> bool {
         let registered = self.regions.lock().register_fast(&self.table, self.modes, iov, access);
@@ -161,15 +161,15 @@ impl prov::Domain for Domain {
         self.regions.lock().make_room();
     }
 
-    /// As `register_fast`; the key need not be listed, for it has the index.
+    /// As `register_fast`, for memory that the library lends to one peer. The key is not listed, because it contains the index.
     #[inline]
     fn lend(&self, iov: Iov) -> Option<RegionId> {
         self.regions.lock().lend(&self.table, self.modes, iov)
     }
 
-    /// Without the barrier, for nobody is to be found out: the peer that was told the key left its last copy before it said
-    /// so, which is how this side knows, and no other has the key. A peer that lies reads no more than one that keeps what it
-    /// mapped; what this process copies for it is seen at the door.
+    /// Closes a lent region without the barrier, because no peer has to be found: the one peer that was told the key has ended its
+    /// last copy before it said so, and no other has the key. A peer that lies reads no more than a peer that keeps a mapping. Copies
+    /// that this process makes for the peer are seen by the region's own count of users.
     #[inline]
     fn take_back(&self, id: RegionId) -> Result<()> {
         if self.regions.lock().close_fast(&self.table, id) {
@@ -222,7 +222,7 @@ mod tests {
 
     #[test]
     fn what_is_lent_comes_back_unless_a_copy_of_this_process_runs() {
-        // As the domains of lanes are: keys are the caller's.
+        // As in the domains of lanes, callers choose the keys.
         let domain = Domain::open(Threading::Safe, true, false).unwrap();
         let bytes = vec![7u8; 4096];
         // SAFETY: the bytes outlive the regions.
@@ -246,10 +246,10 @@ mod tests {
         }
         let pin = domain.pin(77, bytes.as_ptr() as u64, 4096, Access::REMOTE_READ, true).unwrap();
         domain.regions.lock().unpin(pin);
-        // Where a driver might have to be asked, it is registered as ever.
+        // Memory for which a driver might have to be asked is registered in the usual way.
         domain.take_back(other).unwrap();
         assert_eq!(domain.in_use(), (0, 0));
-        // SAFETY: nobody reads what it names.
+        // SAFETY: the memory that these ranges name is never accessed.
         let wrong = [unsafe { Iov::new(0, 8) }, unsafe { Iov::new(8, 0) }, unsafe { Iov::new(usize::MAX, 8) }];
         assert!(wrong.iter().all(|iov| domain.lend(*iov).is_none()));
     }

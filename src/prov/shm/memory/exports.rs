@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What each domain of this process has exported of devices, for peers in the same process. A driver does not open a handle in the process that made it, and need
-//! not: the owner's address serves. It is taken from the owner's own list, never from shared memory, so whoever
-//! presents another's table gains nothing.
+//! The device allocations that each domain of this process has exported, for peers in the same process.
+//!
+//! A driver does not open a handle in the process that made it, and need not: the owner's address serves. The address is taken from
+//! the owner's own list, never from shared memory, so a process that presents another's table gains nothing.
 
 use crate::hmem::Allocation;
 use crate::sys::mem::FileId;
@@ -10,19 +11,19 @@ use std::collections::HashMap;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-/// What a domain has exported of devices, by file id.
+/// The device allocations that a domain has exported, by file id.
 #[derive(Default)]
 pub struct Exports(Mutex<HashMap<u64, Allocation>>);
 
-/// The domains of this process, by the file of their tables. While somebody holds one of these, he holds a mapping
-/// of that file too, so its number names no other.
+/// The domains of this process, by the file of their tables. The holder of an `Exports` also holds a mapping of that file, so no
+/// other file gets its number.
 static ALL: Mutex<Vec<(FileId, Weak<Exports>)>> = Mutex::new(Vec::new());
 
-/// A child of fork() may find the lock held by a thread that it does not have; then it finds none.
+/// How long to wait for the lock. A child of fork() may find it held by a thread that it does not have; then it finds no exports.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 impl Exports {
-    /// A domain's list, found from now on by its table.
+    /// The list of a new domain, which others find by the domain's table.
     pub fn announce(table: FileId) -> Arc<Exports> {
         let exports = Arc::new(Exports::default());
         if let Some(mut all) = ALL.try_lock_for(PATIENCE) {
@@ -32,7 +33,7 @@ impl Exports {
         exports
     }
 
-    /// The domain whose table this is, if this process made it.
+    /// The list of the domain whose table this is, if this process made it.
     pub fn find(table: FileId) -> Option<Arc<Exports>> {
         ALL.try_lock_for(PATIENCE)?.iter().find(|(id, _)| *id == table).and_then(|(_, exports)| exports.upgrade())
     }

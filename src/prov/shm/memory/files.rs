@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What peers can map of a domain: memory files, which `mem_alloc` made or callers registered by
-//! descriptor, and allocations of devices.
+//! The files of a domain that peers can map: memory files that `mem_alloc` made or that callers registered by descriptor, and
+//! exported allocations of devices. Each has a record in the table (`table.rs`).
 
 use super::table::{MAX_FILES, NO_FD, Table};
 use crate::error::{Error, Result, errno};
@@ -15,7 +15,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 pub struct MemFile {
     pub id: u64,
     pub backing: Backing,
-    /// Regions that lie in it.
+    /// Open regions that lie in the file.
     pub regions: u32,
 }
 
@@ -24,12 +24,12 @@ pub enum Backing {
     Device {
         of: Allocation,
         export: Export,
-        /// Its mapping in the process that copies for this one, and that process.
+        /// The mapping in the copier process, and that process.
         mapped_by: Option<(&'static Copier, Import)>,
     },
 }
 
-/// Where a file is in the process that copies for this one.
+/// The state of a file in the copier process.
 pub enum CopierMapping {
     Mapped(u64),
     NotYet(Iface, Export),
@@ -38,10 +38,11 @@ pub enum CopierMapping {
 pub struct HostFile {
     fd: OwnedFd,
     pub map: Mapping,
-    /// Where this process copies for peers in memory that `mem_alloc` gave, whose pages its owner may forbid; made at need.
+    /// A second mapping of memory of `mem_alloc`, in which this process copies for peers, because the owner may change the protection
+    /// of its own mapping's pages; made when first needed.
     view: Option<Mapping>,
     identity: FileId,
-    /// Whether the file was made by `mem_alloc` and is freed by address.
+    /// True if `mem_alloc` made the file, so that it is freed by address.
     allocated: bool,
     writable: bool,
     pub mappable: Mappable,
@@ -55,7 +56,7 @@ impl MemFile {
         }
     }
 
-    /// The descriptor that a peer needs to map it.
+    /// The descriptor that a peer needs to map the file.
     pub fn fd(&self) -> Option<BorrowedFd<'_>> {
         match &self.backing {
             Backing::Host(file) => Some(file.fd.as_fd()),
@@ -70,7 +71,7 @@ impl MemFile {
         }
     }
 
-    /// Its first byte as the process knows it that copies for this one, or what that needs to map it.
+    /// Finds the address of the file in the copier process, or the export that this process needs to map it.
     pub fn copier_mapping(&self, copier: &'static Copier) -> Result<CopierMapping> {
         match &self.backing {
             Backing::Device { mapped_by: Some((by, import)), .. } if std::ptr::eq(*by, copier) => Ok(CopierMapping::Mapped(import.base)),
@@ -82,7 +83,7 @@ impl MemFile {
         }
     }
 
-    /// Keeps the mapping of another process; gives back what is to be dropped without the regions' lock.
+    /// Keeps a mapping of the copier process; returns a mapping that the caller must drop without the regions' lock.
     pub fn keep_copier_mapping(&mut self, copier: &'static Copier, import: Import) -> Option<Import> {
         match &mut self.backing {
             Backing::Device { mapped_by: Some((by, _)), .. } if std::ptr::eq(*by, copier) => Some(import),
@@ -91,7 +92,7 @@ impl MemFile {
         }
     }
 
-    /// An error while another process may copy here of which that cannot be known.
+    /// `Err`: it cannot be known whether the copier process still copies in the file.
     fn check_quiet(&self) -> Result<()> {
         match &self.backing {
             Backing::Device { mapped_by: Some((copier, _)), .. } => copier.check_quiet(),
@@ -108,9 +109,9 @@ impl MemFile {
 pub struct Files {
     slots: Vec<Option<MemFile>>,
     generation: u64,
-    /// Start address of each allocated file's mapping -> slot.
+    /// Start address of each allocated file's mapping, and its slot.
     by_addr: BTreeMap<usize, usize>,
-    /// Removed, and mapped by the process that copies for this one: dropped without the regions' lock.
+    /// Removed files that the copier process has mapped; to be dropped without the regions' lock.
     pub gone: Vec<MemFile>,
 }
 
@@ -138,7 +139,7 @@ impl Files {
                 }
             }
         }
-        // Release: whoever sees the id sees size and descriptor.
+        // Release: a peer that sees the id sees size and descriptor.
         record.id.store(file.id, Ordering::Release);
         if let Backing::Host(HostFile { allocated: true, map, .. }) = &file.backing {
             self.by_addr.insert(map.as_ptr() as usize, slot);
@@ -172,7 +173,7 @@ impl Files {
         self.slots.get_mut(id as usize % MAX_FILES)?.as_mut().filter(|f| f.id == id)
     }
 
-    /// Makes shared memory and maps it; gives its address.
+    /// Makes shared memory and maps it; returns its address.
     pub fn allocate(&mut self, table: &Table, len: usize) -> Result<usize> {
         let bytes = match mem::page_round(len) {
             Some(0) => return Err(Error::invalid("len: 0 bytes cannot be allocated")),
@@ -200,7 +201,8 @@ impl Files {
         Ok(())
     }
 
-    /// Where this process copies for peers what lies at byte `offset` of file `id`: not where the caller knows it.
+    /// The memory at byte `offset` of file `id`, at the address where this process copies for peers, which is not the address that
+    /// the caller knows.
     pub fn view(&mut self, id: u64, offset: u64, len: usize) -> Result<Iov> {
         let gone = Error::fixed(errno::EIO, "the file of a region is gone");
         let Some(Backing::Host(file)) = self.get_mut(id).map(|f| &mut f.backing) else { return Err(gone) };
@@ -210,11 +212,11 @@ impl Files {
             None => file.view.insert(Mapping::new(file.fd.as_fd(), 0, file.map.len(), Protection::ReadWrite)?),
         };
         let offset = (offset as usize).min(base.len());
-        // SAFETY: inside the mapping, which stays as long as regions use the file.
+        // SAFETY: the range is inside the mapping, which stays as long as regions use the file.
         Ok(unsafe { Iov::new(base.as_ptr() as usize + offset, len.min(base.len() - offset)) })
     }
 
-    /// The allocated file that holds `[addr, addr+len)`, and the offset there.
+    /// The allocated file that holds `[addr, addr+len)`, and the offset of `addr` in it.
     #[inline]
     pub fn find(&self, addr: usize, len: usize) -> Option<(u64, u64)> {
         if self.by_addr.is_empty() {
@@ -225,7 +227,7 @@ impl Files {
         Some((file.id, file.host()?.map.offset_of(addr, len)? as u64))
     }
 
-    /// Takes in a caller's descriptor, or finds the file it already is. Gives the file's id.
+    /// Adopts a caller's descriptor, or finds the file that was adopted before; returns the file's id.
     pub fn adopt(&mut self, table: &Table, fd: BorrowedFd<'_>, write: bool) -> Result<u64> {
         let (identity, size) = mem::file_id(fd).map_err(|e| e.context("dmabuf->fd"))?;
         if size == 0 {
@@ -245,13 +247,13 @@ impl Files {
         self.insert(table, MemFile { id: 0, backing: Backing::Host(file), regions: 0 })
     }
 
-    /// The export that a device's allocation already has.
+    /// The file of a device allocation that was exported before.
     pub fn known_device(&self, of: &Allocation) -> Option<u64> {
         let same = |f: &&MemFile| matches!(&f.backing, Backing::Device { of: known, .. } if known == of && of.id != 0);
         self.slots.iter().flatten().find(same).map(|f| f.id)
     }
 
-    /// Takes in what a driver made of a device's allocation, unless that has an export already. Gives the file's id.
+    /// Adopts a driver's export of a device allocation, unless the allocation has a file already; returns the file's id.
     pub fn adopt_device(&mut self, table: &Table, of: &Allocation, export: &mut Option<Export>) -> Result<u64> {
         if let Some(known) = self.known_device(of) {
             return Ok(known);
@@ -260,12 +262,12 @@ impl Files {
         self.insert(table, MemFile { id: 0, backing: Backing::Device { of: *of, export, mapped_by: None }, regions: 0 })
     }
 
-    /// An error while nobody can say whether a process that copied for this one still does, in file `id`.
+    /// `Err`: it cannot be known whether the copier process still copies in file `id`.
     pub fn check_quiet(&self, id: u64) -> Result<()> {
         self.get(id).map_or(Ok(()), MemFile::check_quiet)
     }
 
-    /// One region less lies in file `id`; an adopted file goes with its last region.
+    /// One region of file `id` was closed; an adopted file is dropped with its last region.
     pub fn release(&mut self, table: &Table, id: u64) {
         let Some(file) = self.get_mut(id) else { return };
         file.regions = file.regions.saturating_sub(1);
@@ -274,7 +276,7 @@ impl Files {
         }
     }
 
-    /// Forgets adopted files in which no region lies: what a failed registration leaves.
+    /// Drops adopted files without regions, which a failed registration leaves.
     pub fn drop_unused(&mut self, table: &Table) {
         for slot in 0..self.slots.len() {
             if self.slots[slot].as_ref().is_some_and(|f| f.regions == 0 && !f.is_allocated()) {
@@ -283,7 +285,7 @@ impl Files {
         }
     }
 
-    /// Files made by `mem_alloc` that were never freed.
+    /// Count of files made by `mem_alloc` that were not freed.
     pub fn allocations(&self) -> usize {
         self.by_addr.len()
     }

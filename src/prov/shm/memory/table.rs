@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The region table of a domain: what peers may reach, in a memory file that only its owner can
-//! write (sealed against later writable mappings) and that every connected peer maps to read.
+//! The region table of a domain: the regions that peers may reach. It is a memory file that only its owner can write (sealed against
+//! later writable mappings) and that every connected peer maps to read.
 //!
-//! An entry's gate word is its generation: unique per registration, 0 when closed. A peer reads the
-//! gate, the fields, and the gate again; and once more under its busy mark before each copy.
+//! An entry's gate word is its generation: unique for each registration, 0 when closed. A peer reads the gate, the fields, and the
+//! gate again when it looks a region up, and the gate once more under its busy mark before each copy.
 
 use super::exports::Exports;
 use super::window::RowWindow;
@@ -23,19 +23,19 @@ use std::sync::Arc;
 pub use crate::mr::key::INDEX_BITS;
 use crate::mr::key::OWN_REGIONS;
 pub const MAX_REGIONS: usize = OWN_REGIONS;
-/// Of the program's regions, and of those that the library lends.
+/// Entries for the program's regions, and for regions that the library itself lends to peers.
 const ENTRIES: usize = 1 << INDEX_BITS;
 const _: () = assert!(INDEX_BITS < gate::PLACE_BITS);
 pub const MAX_EXTENTS: usize = 1 << 15;
 pub const MAX_FILES: usize = 4096;
-/// Twice as many as regions, so that a key's place is seldom taken.
+/// Twice the regions, so that a key's place is seldom taken.
 const KEY_PLACES: usize = 2 * MAX_REGIONS;
-/// Places that a key may have: what a look-up costs at most.
+/// Most places of a key, which bounds a look-up.
 const MAX_REACH: u64 = 256;
 
-/// Region was registered for counting remote writes: initiators notify.
+/// The region counts remote writes: initiators send a notice of each.
 pub const EVENT: u64 = 1 << 32;
-/// More than one extent: `addr` is the first one's index, `file_offset` their count.
+/// The region has several extents: `addr` is the index of the first, `file_offset` their count.
 pub const MULTI: u64 = 1 << 33;
 
 #[repr(C, align(64))]
@@ -52,7 +52,7 @@ pub struct Entry {
 }
 
 impl Entry {
-    /// Where the bytes are: of one piece, or a run of extents.
+    /// Writes the location of the bytes: of one piece, or a run of extents.
     #[inline(always)]
     pub fn place(&self, addr: u64, file: u64, file_offset: u64) {
         self.addr.store(addr, Ordering::Relaxed);
@@ -60,14 +60,14 @@ impl Entry {
         self.file_offset.store(file_offset, Ordering::Relaxed);
     }
 
-    /// Publishes a region whose bytes have their place.
+    /// Publishes a region whose location was written.
     #[inline(always)]
     pub fn open(&self, of: Reserved, base: u64, len: u64, rights: u64) {
         self.key.store(of.key, Ordering::Relaxed);
         self.base.store(base, Ordering::Relaxed);
         self.len.store(len, Ordering::Relaxed);
         self.rights.store(rights, Ordering::Relaxed);
-        // Release: whoever sees the generation sees the fields.
+        // Release: a peer that sees the generation sees the fields.
         self.gate.store(of.generation, Ordering::Release);
     }
 }
@@ -80,15 +80,14 @@ pub struct Extent {
     pub file_offset: AtomicU64,
 }
 
-/// What extents lie in: a memory file, or an allocation of a device; `id` 0 = unused. The slot is
-/// `id % MAX_FILES`.
+/// A file in which extents lie: a memory file, or an allocation of a device. `id` 0: unused. Its row is `id % MAX_FILES`.
 #[repr(C, align(64))]
 pub struct File {
     pub id: AtomicU64,
     pub size: AtomicU64,
     /// Descriptor number in the owner, for pidfd_getfd; [`NO_FD`]: none.
     pub fd: AtomicU64,
-    /// 0: a file to map. Else the interface's number, and its own way of opening from bit 32.
+    /// 0: a memory file. Else the number of the device interface and, from bit 32 on, its own kind of handle.
     pub how: AtomicU64,
     /// The device's name across processes.
     pub device: [AtomicU64; 2],
@@ -97,18 +96,18 @@ pub struct File {
     pub handle: [AtomicU64; HANDLE_BYTES / 8],
 }
 
-/// What stands where a descriptor's number would.
+/// Stands for the number of a descriptor that does not exist.
 pub const NO_FD: u64 = u64::MAX;
 
 impl File {
-    /// Writes a device allocation's record; the id comes last, by the caller.
+    /// Writes a device allocation's record. The caller writes the id last.
     pub fn describe(&self, iface: Iface, export: &Export) {
         self.how.store(iface as u64 | u64::from(export.how) << 32, Ordering::Relaxed);
         words_into(&self.device, &export.device);
         words_into(&self.handle, &export.handle);
     }
 
-    /// The record of a device allocation, as the peer wrote it; `None`: a file to map.
+    /// The record of a device allocation, as the peer wrote it, which may be anything; `None`: a memory file.
     pub fn offer<'a>(&self, fd: Option<BorrowedFd<'a>>) -> Option<(u32, Offer<'a>)> {
         let how = self.how.load(Ordering::Relaxed);
         if how == 0 {
@@ -136,7 +135,7 @@ fn words_out_of(words: &[AtomicU64], bytes: &mut [u8]) {
 #[repr(C, align(64))]
 struct Head {
     magic: AtomicU64,
-    /// One more than the largest distance of a listed key from its home, ever.
+    /// One more than the largest distance that a listed key ever had from its home.
     reach: AtomicU64,
     pad: [u64; 6],
 }
@@ -147,7 +146,7 @@ struct Layout {
     files: [File; MAX_FILES],
     extents: [Extent; MAX_EXTENTS],
     entries: [Entry; ENTRIES],
-    /// Keys that callers chose, hashed: each place has one more than an entry's index, or 0.
+    /// Hash table of keys that callers chose: each place holds an entry's index + 1, or 0.
     keys: [AtomicU64; KEY_PLACES],
 }
 
@@ -161,15 +160,15 @@ pub fn unpack_rights(raw: u64) -> (Access, Paths) {
     (Access::from_bits_truncate((raw & 0xffff) << 8), Paths::from_bits_truncate(raw >> 16 & 0xffff))
 }
 
-/// The table, mapped by its owner, or by a peer as far as it has used it.
+/// The table, mapped as a whole by its owner, or by a peer as far as it has used it.
 pub struct Table {
     files: RowWindow<File>,
     extents: RowWindow<Extent>,
     entries: RowWindow<Entry>,
     keys: RowWindow<AtomicU64>,
-    /// Its beginning, or all of it.
+    /// The beginning of the file, or all of it.
     map: Mapping,
-    /// What its owner has exported, if that is a domain of this process.
+    /// The owner's device allocations, if the owner is a domain of this process.
     pub exports: Option<Arc<Exports>>,
 }
 
@@ -195,8 +194,8 @@ impl Table {
 
     fn of(map: Mapping, exports: Option<Arc<Exports>>) -> Table {
         let whole = (map.len() == size_of::<Layout>()).then_some(&map);
-        // SAFETY: the rows of all four are atomic words (and padding that nobody reads), the file has as many and never
-        // shrinks, and the mapping moves into the table, behind them.
+        // SAFETY: the rows of all four windows are atomic words (and padding that is never read). The file has all rows and never
+        // shrinks, and the mapping moves into the table, where it is dropped after them.
         unsafe {
             Table {
                 files: RowWindow::new(offset_of!(Layout, files), MAX_FILES, whole),
@@ -209,21 +208,21 @@ impl Table {
         }
     }
 
-    /// What the owner has exported, if it is a domain of this process: the kernel says that the other end of its socket, of process `pid`,
-    /// is this process's, and its table was made here. Either alone may be another process's, which has a table as a peer of
-    /// it, or a socket by fork or as a passed descriptor.
+    /// The owner's device allocations, if the owner is a domain of this process: the kernel says that the process at the other end of
+    /// the socket, `pid`, is this one, and the table was made here. Each condition alone may hold for another process, which has a
+    /// table as a peer of its owner, or a socket by fork or as a passed descriptor.
     pub fn exports_of(&self, pid: i32) -> Option<Arc<Exports>> {
         self.exports.clone().filter(|_| pid == process::pid())
     }
 
     #[inline]
     fn head(&self) -> &Head {
-        // SAFETY: the mapping has at least a page, is page aligned, and lives as long as self; the fields are atomics. A
-        // peer's mapping is read-only, and only loads are done there.
+        // SAFETY: the mapping has at least a page, is page aligned, and lives as long as self; the fields are atomics. A peer's
+        // mapping is read-only, and a peer only loads.
         unsafe { &*self.map.as_ptr().cast::<Head>() }
     }
 
-    /// An entry of this process's own table, or one that `find` has named.
+    /// An entry of this process's own table, or one that `find` has returned.
     #[inline(always)]
     pub fn entry(&self, index: u32) -> &Entry {
         self.entries.get(index as usize)
@@ -233,7 +232,7 @@ impl Table {
         self.extents.reach(index as usize, &self.map)
     }
 
-    /// A file's record; one that cannot be mapped is as one that is not there.
+    /// A file's record. A record that cannot be mapped reads as an unused one.
     pub fn file(&self, id: u64) -> &File {
         self.files.reach(id as usize, &self.map).unwrap_or_else(|e| {
             crate::log!(Error, "a memory file of the peer is out of reach: {e}");
@@ -241,13 +240,13 @@ impl Table {
         })
     }
 
-    /// Where a key of a caller's choice may be listed: from its home on, with the distance.
+    /// The places at which a key of a caller's choice may be listed: from its home on, with their distance.
     fn places(&self, key: u64, reach: u64) -> impl Iterator<Item = (u64, &AtomicU64)> {
         let home = scatter(key);
         (0..reach).map(move |distance| (distance, self.keys.get(home.wrapping_add(distance) as usize)))
     }
 
-    /// Lets peers find the entry by its key, which a caller chose.
+    /// Lists a key that a caller chose, so that peers find the entry by it.
     pub fn list_key(&self, key: u64, index: u32) -> Result<()> {
         let free = self.places(key, MAX_REACH).find(|(_, place)| place.load(Ordering::Relaxed) == 0);
         let (distance, place) = free.ok_or(Error::fixed(errno::ENOSPC, "the domain's table of keys has no place for requested_key"))?;
@@ -264,7 +263,7 @@ impl Table {
         }
     }
 
-    /// The open entry that `key` names: a key of the library's has its index in the low bits, one of a caller's is looked up.
+    /// The open entry that `key` names. A key of the library's choice has its index in the low bits; a caller's key is looked up.
     pub fn find(&self, key: u64) -> Result<Option<u32>> {
         let named = |i: u32| -> Result<bool> {
             let e = self.entries.reach(i as usize, &self.map)?;
@@ -274,10 +273,10 @@ impl Table {
         if key & CHOSEN_KEY != 0 && named(index)? {
             return Ok(Some(index));
         }
-        // The owner may be hostile; its word bounds no work of ours.
+        // The owner may be hostile, so its word does not bound the work of this side.
         let reach = self.head().reach.load(Ordering::Acquire).min(MAX_REACH);
         if reach > 0 {
-            // They lie all over.
+            // The places of a key can lie anywhere in the hash table, so all of it is mapped.
             self.keys.reach(KEY_PLACES - 1, &self.map)?;
         }
         let listed = self.places(key, reach).filter_map(|(_, place)| place.load(Ordering::Relaxed).checked_sub(1));
@@ -290,7 +289,7 @@ impl Table {
     }
 }
 
-/// Spreads keys, which callers number as they like (the finalizer of MurmurHash3).
+/// Spreads keys, which callers choose as they like (the finalizer of MurmurHash3).
 fn scatter(key: u64) -> u64 {
     let x = (key ^ key >> 33).wrapping_mul(0xff51_afd7_ed55_8ccd);
     let x = (x ^ x >> 33).wrapping_mul(0xc4ce_b9fe_1a85_ec53);

@@ -1,38 +1,38 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A table of a peer's, mapped as far as its rows were used: of a thousand peers with a few regions each, a few pages.
+//! Rows of a peer's table, mapped as far as they are used: a thousand peers with a few regions each cost a few pages each.
 
 use crate::error::Result;
 use crate::sys::mem::{self, Mapping};
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 
-/// Bytes that are mapped at first, and how many times more each time that they do not suffice.
+/// Bytes that are mapped at first, and the factor by which the mapping grows.
 const FIRST: usize = 16 << 10;
 const MORE: usize = 8;
 
-/// What a row is that nobody has written. A model's atomics are larger, and no model has a window.
+/// Stands for a row that was never written. Atomics of a model checker are larger, but models have no window.
 #[repr(align(64))]
 struct Zeros([AtomicU64; WORDS]);
 const WORDS: usize = if cfg!(loom) { 1 << 12 } else { 24 };
 static ZEROS: Zeros = Zeros([const { AtomicU64::new(0) }; WORDS]);
 
-/// Rows of a file, of which all words are atomic and of which 0 means that there is nothing.
+/// Rows of a file. All words of a row are atomic, and a row of zeros is an empty one.
 pub struct RowWindow<T: 'static> {
     rows: AtomicPtr<T>,
-    /// One less than how many there are, a power of two.
+    /// One less than the count of mapped rows, which is a power of two.
     mask: AtomicUsize,
-    /// Where the first one lies in the file, and how many it has: a power of two.
+    /// Offset of the first row in the file, and the count of rows in the file, a power of two.
     at: usize,
     most: usize,
-    /// All that was ever mapped: somebody may be looking at it.
+    /// All mappings ever made: another thread may be reading in an older one.
     kept: Mutex<Vec<Mapping>>,
 }
 
 impl<T> RowWindow<T> {
-    /// Of the `most` rows from byte `at` of the file on. `whole`: they are all there, in this mapping of the file.
+    /// A window of the `most` rows from byte `at` of the file on. `whole`: a mapping of the whole file, which has all rows.
     ///
     /// # Safety
-    /// `T` has atomic words alone, and the file as many bytes. The mapping lives as long as the window.
+    /// `T` consists of atomic words, and the file has all rows. The mapping lives as long as the window.
     pub unsafe fn new(at: usize, most: usize, whole: Option<&Mapping>) -> RowWindow<T> {
         const { assert!(size_of::<T>() <= size_of::<Zeros>() && align_of::<T>() <= align_of::<Zeros>()) };
         let (rows, mask) = match whole {
@@ -42,23 +42,23 @@ impl<T> RowWindow<T> {
         RowWindow { rows: AtomicPtr::new(rows), mask: AtomicUsize::new(mask), at, most, kept: Mutex::new(Vec::new()) }
     }
 
-    /// A row without anything in it.
+    /// An empty row.
     pub fn nothing() -> &'static T {
-        // SAFETY: as many bytes and more, aligned at least as well (`new`), all of them 0, which is what atomic words may be.
+        // SAFETY: `new` checked that `ZEROS` is as large and as aligned as a row; all its bytes are 0, a valid value of atomic words.
         unsafe { &*(&raw const ZEROS.0).cast() }
     }
 
-    /// A row that `reach` has given before; of another, whatever row is mapped in its place.
+    /// A row that `reach` returned before. For another index: some mapped row.
     #[inline(always)]
     pub fn get(&self, i: usize) -> &T {
-        // The mask first: rows that are seen are no fewer than it says.
+        // The mask is loaded first: the rows loaded afterwards are at least as many.
         let mask = self.mask.load(Ordering::Acquire);
         let rows = self.rows.load(Ordering::Acquire);
-        // SAFETY: `new` and `grow` stored as many rows before the mask, which stay mapped as long as self.
+        // SAFETY: `new` and `grow` stored a mapping of at least mask + 1 rows before the mask, and mappings stay as long as self.
         unsafe { &*rows.add(i & mask) }
     }
 
-    /// A row, which is mapped now if it was not; `file` is a mapping of the file's beginning.
+    /// The row `i`, mapped now if it was not. `file` is a mapping of the file's beginning.
     pub fn reach(&self, i: usize, file: &Mapping) -> Result<&T> {
         let i = i % self.most;
         if i > self.mask.load(Ordering::Acquire) || self.is_none() {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Receives that wait for messages, and messages that wait for receives or for their bytes.
+//! Messages that came before their receive, and long messages whose bytes arrive in fragments.
 
 pub use crate::prov::outstanding::Recv;
 
@@ -17,7 +17,7 @@ pub struct OfferedMessage {
     pub data: Option<u64>,
     pub file: u64,
     pub file_offset: u64,
-    /// The buffer is device memory: only a mapping of `file` reaches it.
+    /// The buffer is device memory, which only a mapping of `file` reaches.
     pub on_device: bool,
     /// Address and length of each piece in the peer's address space.
     pub pieces: Vec<(u64, usize)>,

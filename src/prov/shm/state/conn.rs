@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A live connection: the transmitting end of the ring, operations that wait for their turn, and
-//! operations that wait for the peer's report in a slot.
+//! A live connection: the sending end of the peer's ring, operations that wait for their turn, and operations that wait for the
+//! peer's report in a slot.
 
 use super::arrivals::RendezvousIn;
 use super::device_streams::DeviceStreams;
@@ -25,9 +25,9 @@ use std::collections::VecDeque;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
-/// Ticks for which a look at the peer's process is good.
+/// Ticks for which the last check of the peer's process is good.
 const ALIVE_TICKS: u64 = 2_000_000;
-/// Messages that go to the ring before the clock is looked at, and ticks after which the peer's life is checked then.
+/// Messages that go into the ring between two looks at the clock, and the ticks after which the peer's process is then checked.
 const SENDS: u64 = 24;
 const SENDS_TICKS: u64 = 20_000_000;
 
@@ -35,41 +35,41 @@ pub struct Conn {
     pub link: Arc<Link>,
     pub tx: Producer<SegmentRef>,
     pub gate: Initiator,
-    /// Address of our busy word.
+    /// Address of this side's busy word.
     pub busy: usize,
-    /// Before the mappings, which must outlive the copies.
+    /// Dropped before the mappings, which must outlive the device copies.
     pub devices: DeviceStreams,
     pub remotes: RemoteRegions,
     pub slots: Slots,
     pub backlog: VecDeque<Job>,
-    /// Staged operations in flight: copies of our own must not overtake them.
+    /// Staged operations in flight, which direct copies must not overtake.
     pub staged: u32,
-    /// Shared copies in flight: nothing may overtake them.
+    /// Shared copies in flight, which no operation may overtake.
     pub coop: u32,
-    /// Bytes offered to be shared since the target may have been woken for them.
+    /// Bytes offered for sharing since the target was last woken for them.
     pub offered: usize,
-    /// 1: operations whose entries come in the order of posting are under way.
+    /// 1: operations are in flight whose entries come in the order of posting.
     pub late: u32,
     pub sent: u64,
     pub credited: u64,
-    /// How many may be sent before the window and the peer's life are looked at again.
+    /// Count of sent messages at which the window and the peer's process are checked again.
     pub sends_until: u64,
     /// Per slot of the peer: generation and first error of a staged write in progress.
     pub staged_in: Vec<(u16, u16)>,
     pub reads_out: VecDeque<ReadOut>,
-    /// The peer's copy that this side shares.
+    /// The peer's operation that this side helps with.
     pub helping: Option<HelpedCopy>,
-    /// By slot of the peer, as far as any was used.
+    /// By slot of the peer, as far as slots were used.
     pub rendezvous_in: Vec<Option<RendezvousIn>>,
-    /// When the peer's process was last known to live, in ticks.
+    /// Ticks at which the peer's process was last known to live.
     seen_alive: u64,
-    /// The way to the peer's memory.
+    /// Cross-memory attach to the peer's memory.
     pub reach: Reach,
-    /// The first message that was offered waits for pages of the peer.
+    /// The first offered message waits for pages of the peer.
     pub offer_waits: bool,
-    /// A copy has found that a path leads nowhere any more: whoever tries again takes another.
+    /// A copy found that its path does not work any more; a new attempt takes another path.
     pub rerouted: bool,
-    /// Bytes of a fragment: `FRAGMENT_BYTES`, or less by a fault on demand.
+    /// Bytes of a fragment: `FRAGMENT_BYTES`, or fewer by fault injection.
     pub fragment: usize,
 }
 
@@ -103,18 +103,18 @@ impl Conn {
         }
     }
 
-    /// Device memory is copied by another process, and no driver is called in this one.
+    /// From now on the copier process copies device memory, and this process calls no driver.
     pub fn copy_elsewhere(&mut self, copier: &'static Copier) {
         self.devices.copier = Some(copier);
         self.remotes.imports.copier = Some(copier);
     }
 
-    /// Whether the drivers of devices may be called here.
+    /// True if this process may call drivers of devices.
     pub fn may_call_drivers(&self) -> bool {
         self.devices.copier.is_none()
     }
 
-    /// Whether a copy of our own may run now without overtaking anything.
+    /// True if a direct copy may run now without overtaking an operation.
     #[inline(always)]
     pub fn is_clear(&self) -> bool {
         self.backlog.len() as u64 | u64::from(self.staged) | u64::from(self.coop) | u64::from(self.late) | self.devices.len() as u64 == 0
@@ -128,28 +128,28 @@ impl Conn {
         self.tx.room(header.lines()).map_err(broken)
     }
 
-    /// Writes a message without bytes, whose room was checked.
+    /// Writes a message without bytes. The caller has checked the room.
     pub fn put_words(&mut self, kind: u8, flags: u8, words: &[u64]) {
         let header = Header { kind, flags, words: words.len() as u8, bytes: 0 };
         self.tx.write(header, words, &[]);
         self.link.nudge();
     }
 
-    /// Asks the peer for memory files that could not be fetched from outside.
+    /// Asks the peer for memory files whose descriptors could not be fetched by pidfd.
     pub fn ask_for_files(&mut self) {
         while let Some(id) = self.remotes.imports.to_ask.last().copied() {
             match socket::send(self.link.socket.as_fd(), &Frame::FileAsk(id).encode(), &[]) {
                 Ok(true) => {
                     self.remotes.imports.to_ask.pop();
                 }
-                // Full, or over: the next look at the socket tells.
+                // The socket is full or closed; the next look at it shows which.
                 _ => return,
             }
         }
     }
 
-    /// The peer's region, as it is reached now; `None`: once the peer has handed its memory over. What is injected goes by one of
-    /// the paths `meanwhile`, as nobody may come back for it.
+    /// The peer's region with its current path; `None`: the peer must first send a memory file. An injected operation, which leaves
+    /// no entry to wait for, takes one of the paths `meanwhile` instead of waiting.
     pub fn reach(&mut self, key: u64, meanwhile: Paths) -> Result<Option<RemoteRegion>> {
         match self.remotes.resolve(&self.link, key)? {
             Resolved::Ready => self.remotes.cached(key).cloned().map(Some).ok_or_else(|| no_such_key(key)),
@@ -160,8 +160,8 @@ impl Conn {
         }
     }
 
-    /// A copy with a region has failed. Where only cross-memory attach is to blame, the region is reached by another path from now
-    /// on; gives what the operation ends with otherwise.
+    /// Handles a failed copy. If only cross-memory attach failed, the region is reached by another path from now on; otherwise
+    /// returns the error with which the operation ends.
     #[cold]
     pub fn attach_failed(&mut self, place: &RemoteRegion, e: Error) -> Error {
         if e.code == Code::Path {
@@ -175,13 +175,13 @@ impl Conn {
         attach_error(e)
     }
 
-    /// Whether another message may go, as far as the window and the peer's life are known.
+    /// True if another message may be sent, as far as the window and the peer's process are known.
     #[inline(always)]
     pub fn may_send(&self) -> bool {
         self.sent < self.sends_until
     }
 
-    /// Looks at the peer's life, if it is time, where no more may be sent: out of line, and last in a call.
+    /// Checks the peer's process if it is time and no more may be sent. Out of line, and last in a call.
     #[cold]
     #[inline(never)]
     pub fn look_at_peer(&mut self) {
@@ -190,20 +190,20 @@ impl Conn {
         }
     }
 
-    /// As `check_alive`, less often: nothing is copied from or to the peer's own memory.
+    /// As `check_alive`, less often: for messages, which do not touch the peer's own memory.
     #[inline(always)]
     pub fn check_recipient(&mut self) -> Result<()> {
         if time::ticks().wrapping_sub(self.seen_alive) > SENDS_TICKS { self.check_alive() } else { Ok(()) }
     }
 
-    /// Lets some more messages go, as many as the window has; false: none.
+    /// Permits some more messages, as many as the window has; false: none.
     #[inline(always)]
     pub fn renew_sends(&mut self) -> bool {
         self.sends_until = (self.credited + WINDOW).min(self.sent + SENDS);
         self.sent < self.sends_until
     }
 
-    /// Looks at the peer's process if the last look is too old.
+    /// Checks the peer's process if the last check is too old.
     pub fn check_alive(&mut self) -> Result<()> {
         let now = time::ticks();
         if now.wrapping_sub(self.seen_alive) > ALIVE_TICKS {
@@ -216,7 +216,7 @@ impl Conn {
     }
 }
 
-/// What a failed cross-memory copy means for the operation.
+/// The error of an operation whose cross-memory copy failed.
 pub fn attach_error(e: Error) -> Error {
     match (e.code, e.errno) {
         (Code::PeerGone, _) => e,

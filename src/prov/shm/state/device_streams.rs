@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Streams of device copies of a connection, and the copies in flight on them.
 //!
-//! Each copy in flight holds a word of this side's segment that names the peer's region, so that the
-//! peer does not close the region under it (`quiesce.rs` waits for the word). All copies of an endpoint
-//! go to one stream at a time, in the order of posting; other operations wait until they are done.
+//! Each copy in flight holds a word of this side's segment that names the peer's region, so that the peer does not close the region
+//! under it (the peer's `quiesce.rs` waits for the word). All copies of an endpoint go to one stream at a time, in the order of
+//! posting; other operations wait until they are done.
 
 use crate::config;
 use crate::error::{Error, Result, errno};
@@ -24,34 +24,34 @@ pub struct DeviceStream {
     pub stream: Box<dyn Stream>,
 }
 
-/// A copy in flight.
+/// A device copy in flight.
 pub struct DeviceCopy {
     pub ticket: u64,
     pub end: Ending,
     pub words: FlightBits,
     pub dir: Dir,
     pub data: Option<u64>,
-    /// Key, whether it counts writes, and bytes, of each region.
+    /// For each region: key, whether it counts writes, and bytes.
     pub events: Vec<(u64, bool, usize)>,
-    /// The regions, and with them the mappings in which the driver copies.
+    /// The regions, which hold the mappings in which the driver copies.
     pub _places: Vec<(RemoteRegion, u64)>,
     /// Bytes of an inject call.
     pub _owned: Option<Box<[u8]>>,
 }
 
-/// A prepared list that a stream may have kept.
+/// A list that a stream may have prepared, so that it can be posted again by name.
 struct PreparedList {
     list: u64,
     dir: Dir,
-    /// Key, generation, and place here of each region.
+    /// Key, generation, and address here of each region.
     places: Vec<(u64, u64, usize)>,
     name: u64,
 }
 
-/// Prepared lists that are remembered.
+/// Most prepared lists that are remembered.
 const PREPARED_LISTS: usize = 32;
 
-/// Words of the segment that a copy holds: a bit each.
+/// The words of the segment that a copy holds, one bit each.
 pub type FlightBits = u64;
 
 fn place_of(p: &RemoteRegion) -> (u64, u64, usize) {
@@ -61,23 +61,23 @@ fn place_of(p: &RemoteRegion) -> (u64, u64, usize) {
 #[derive(Default)]
 pub struct DeviceStreams {
     pub streams: Vec<DeviceStream>,
-    /// The stream of everything in flight; none: what it held is done.
+    /// Index of the stream that has all copies in flight; if there is no such stream, its copies are done.
     pub current: usize,
     pub flights: VecDeque<DeviceCopy>,
     pub held: FlightBits,
     pub turn: u32,
-    /// How the copies of a stream that was given up failed, if they did.
+    /// The error of a stream that was given up, if its copies failed.
     pub stream_error: Option<Error>,
-    /// Whether kernels of a device reach the memory of a key and generation, as it is mapped here, or of a descriptor.
+    /// Cache: whether kernels of a device reach the memory of a key and generation, as mapped here, or of a descriptor.
     pub reached: HashMap<(u32, u64, u64, u64), bool>,
-    /// Prepared lists, the oldest first, and the last one's name.
+    /// Prepared lists, the oldest first, and the name of the last one.
     prepared: VecDeque<PreparedList>,
     last_name: u64,
-    /// Whether copies may be under way that nobody can know to have ended: then their words stay.
+    /// True if copies may be in flight whose end cannot be known; then their words stay.
     pub unquiet: bool,
-    /// The caller's stream behind which copies go.
+    /// The caller's stream behind which copies are put.
     pub after: Option<u64>,
-    /// The process that makes the copies instead of this one.
+    /// The copier process that makes the copies instead of this process.
     pub copier: Option<&'static Copier>,
 }
 
@@ -94,7 +94,7 @@ impl DeviceStreams {
         self.flights.len()
     }
 
-    /// Who makes the copies, in words.
+    /// The device or process that makes the copies, in words.
     pub fn who(&self) -> String {
         self.copier.map_or("a device".into(), |c| format!("process {} (gdrfab-copier)", c.pid))
     }
@@ -103,18 +103,18 @@ impl DeviceStreams {
         self.flights.iter().map(|f| f.end.deadline)
     }
 
-    /// Whether the list was checked on this side.
+    /// True if the blocks of the list were checked on this side.
     pub fn knows(&self, list: u64) -> bool {
         list != 0 && self.prepared.iter().any(|k| k.list == list)
     }
 
-    /// The name under which a list was posted to these very places, all of whose blocks were checked.
+    /// The name under which the list was posted between the same places, with all blocks checked.
     pub fn name_of(&self, list: u64, dir: Dir, places: &[RemoteRegion]) -> Option<u64> {
         let is_it = |k: &&PreparedList| k.list == list && k.dir == dir && k.places.iter().copied().eq(places.iter().map(place_of));
         if list == 0 { None } else { self.prepared.iter().find(is_it).map(|k| k.name) }
     }
 
-    /// A name for a list that has been checked; 0: it gets none.
+    /// Names a checked list, for later posting by name; 0: it gets no name.
     pub fn keep(&mut self, list: u64, dir: Dir, places: &[RemoteRegion]) -> u64 {
         if list == 0 || places.iter().any(|p| p.more.is_some()) {
             return 0;
@@ -128,7 +128,7 @@ impl DeviceStreams {
         self.last_name
     }
 
-    /// The stream for `site`; another one than is in use only if nothing is in flight.
+    /// The stream for `site`, made if needed. `None`: copies are in flight on another stream.
     pub fn stream_for(&mut self, site: Site) -> Result<Option<usize>> {
         let at = match self.streams.iter().position(|l| l.site == site) {
             Some(at) => at,
@@ -158,7 +158,7 @@ impl DeviceStreams {
         self.held &= !words;
     }
 
-    /// Ends a stream that refused a copy; what it took before that still counts.
+    /// Ends a stream that refused a copy, after the copies that it took before.
     pub fn give_up(&mut self, at: usize) {
         let last = self.flights.back().map_or(0, |f| f.ticket);
         let mut of = self.streams.remove(at);
@@ -175,7 +175,7 @@ impl DeviceStreams {
         self.end(of);
     }
 
-    /// Drops a stream, which waits for its copies: of this process's driver however long that takes.
+    /// Drops a stream, which waits for its copies: for those of this process's driver however long they take.
     fn end(&mut self, mut of: DeviceStream) {
         while self.copier.is_some() {
             match of.stream.end() {
@@ -190,7 +190,7 @@ impl DeviceStreams {
         }
     }
 
-    /// Waits until no copy is in flight any more; gives what they were.
+    /// Waits until no copy is in flight; returns the ended operations.
     pub fn drain(&mut self, link: &Link, limit_ms: u64) -> Vec<Ending> {
         let until = time::now_ns() + limit_ms * 1_000_000;
         let last = self.flights.back().map_or(0, |f| f.ticket);
@@ -206,13 +206,12 @@ impl DeviceStreams {
         flights.into_iter().map(|f| f.end).collect()
     }
 
-    /// The connection is over: takes out the copies that are done, or whose stream failed. A process that copies for this one
-    /// begins no more.
+    /// After the end of the connection: takes out the copies that are done or whose stream failed. The copier process begins no more.
     pub fn take_ended(&mut self, link: &Link) -> Vec<Ending> {
         let elsewhere = self.copier.is_some() && !self.is_idle();
         let done = match self.streams.get_mut(self.current).map(|of| (of.stream.done(), elsewhere && matches!(of.stream.end(), Ok(true)))) {
             Some((Ok(done), false)) => done,
-            // The end of a stream waits for what it still holds.
+            // Dropping a stream waits for the copies that it still holds.
             Some((Err(_), _)) => {
                 self.streams.clear();
                 u64::MAX

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Operations that wait for a report: ours in our slots, and those of the peer that this side carries out.
+//! Operations that wait for a report: this side's own operations, in its slots, and operations of the peer that this side carries
+//! out.
 
 use crate::error::Error;
 use crate::hmem::Site;
@@ -15,13 +16,12 @@ use std::sync::Arc;
 pub enum Flight {
     /// A staged write, or a send that completes on delivery.
     Ack { end: Ending, staged: Option<usize> },
-    /// A rendezvous: the receiver fetches, or asks for fragments (`sent` counts them).
-    /// `_owned` keeps the bytes of an inject call, or a copy of device memory, until they were fetched.
+    /// A rendezvous: the receiver fetches the bytes, or asks for fragments (`sent` counts their bytes). `_owned` holds the bytes of
+    /// an inject call, or a copy of device memory, until they were fetched.
     Rendezvous { end: Ending, pieces: Pieces, site: Site, _owned: Option<Box<[u8]>>, sent: Option<usize> },
-    /// A staged read, or what an atomic operation fetches: bytes arrive as ring messages.
-    /// For device memory they gather in `bounce` first.
+    /// A staged read or a fetching atomic: bytes arrive as ring messages. For device memory they gather in `bounce` first.
     Read { end: Ending, pieces: Pieces, want: usize, got: usize, bounce: Option<(Site, Box<[u8]>)>, atomic: bool },
-    /// A shared copy whose last chunks the helper still has.
+    /// A shared copy whose last chunks the helper has not reported.
     Coop(Box<SharedCopy>),
 }
 
@@ -38,14 +38,14 @@ impl Flight {
     }
 }
 
-/// Our slots.
+/// This side's slots.
 pub struct Slots {
     pub generation: [u16; SLOTS],
-    /// As many as were ever in use at once: most connections need few.
+    /// As many as were ever in use at once; most connections need few.
     flights: Vec<Option<Flight>>,
     free: Vec<u16>,
     pub active: Vec<u16>,
-    /// Of these, reads whose bytes the target takes when it has room for the answer.
+    /// Count of active staged reads, whose bytes the target sends when it has room.
     reading: usize,
 }
 
@@ -58,7 +58,7 @@ impl Slots {
         !self.free.is_empty()
     }
 
-    /// A fresh slot with its new generation; put a flight into it or release it.
+    /// Takes a free slot with a new generation. The caller launches an operation in it or releases it.
     pub fn reserve(&mut self) -> Option<(u16, u16)> {
         let index = self.free.pop()?;
         let g = &mut self.generation[index as usize];
@@ -84,7 +84,7 @@ impl Slots {
         self.flights.get_mut(index as usize)?.as_mut()
     }
 
-    /// Whether such reads are under way: messages and writes, which the target takes at once, wait for them.
+    /// True if staged reads are in flight: messages and writes, which the target takes at once, wait for them.
     #[inline]
     pub fn is_reading(&self) -> bool {
         self.reading > 0
@@ -94,7 +94,7 @@ impl Slots {
         self.free.push(index);
     }
 
-    /// Takes a flight that is over out of its slot.
+    /// Takes an ended operation out of its slot and frees the slot.
     pub fn land(&mut self, index: u16) -> Option<Flight> {
         let flight = self.flights.get_mut(index as usize)?.take()?;
         self.active.retain(|i| *i != index);
@@ -104,7 +104,7 @@ impl Slots {
     }
 }
 
-/// Target's side of a staged read: what is still to be sent.
+/// Target's side of a staged read: the bytes still to send.
 pub struct ReadOut {
     pub slot: u16,
     pub generation: u16,
@@ -112,13 +112,13 @@ pub struct ReadOut {
     pub addr: u64,
     pub len: usize,
     pub done: usize,
-    /// Where the bytes belong in the operation.
+    /// Offset of the bytes in the operation.
     pub offset: u64,
-    /// The bytes, where they were taken when it came.
+    /// The bytes, if they were read when the request came.
     pub ready: Option<Box<[u8]>>,
 }
 
-/// A copy whose own part is over and whose helper has not reported yet.
+/// A shared copy whose initiator has done its part and whose helper has not reported yet.
 pub struct SharedCopy {
     pub end: Ending,
     pub dir: Dir,
@@ -126,16 +126,17 @@ pub struct SharedCopy {
     pub chunks: u32,
     /// First chunk of the helper's part.
     pub front: u32,
-    /// What ended our own part early; the helper's is waited for all the same, as it touches the caller's buffer.
+    /// The error that ended this side's part early. The helper's part is waited for all the same, because it touches the caller's
+    /// buffer.
     pub failed: Option<Error>,
     pub what: CopyWork,
 }
 
-/// What is copied.
+/// The operation or list that is copied.
 pub enum CopyWork {
     One {
         place: RemoteRegion,
-        /// The shared part of the local buffer, and the end of it, which is copied here.
+        /// The shared part of the local buffer, and its tail, which the initiator copies.
         local: Iov,
         tail: Iov,
         offset: u64,
@@ -147,9 +148,9 @@ pub enum CopyWork {
 pub struct SharedListCopy {
     pub list: List,
     pub places: Vec<RemoteRegion>,
-    /// What the helper reads.
+    /// The rows that the helper reads.
     pub _rows: Box<[Row]>,
-    /// Rows of a chunk.
+    /// Rows in each chunk.
     pub per: usize,
     /// Regions that count writes.
     pub events: Vec<(u64, bool, usize)>,
@@ -161,20 +162,20 @@ pub struct SharedListCopy {
 pub struct Row {
     /// Address in the initiator's process.
     pub buf: u64,
-    /// As in operations.
+    /// Address in the region, as in an operation.
     pub addr: u64,
     pub len: u64,
     pub key: u64,
 }
 
-/// Target's side: a copy that a peer offered.
+/// Target's side: a copy that the peer offered and this side helps with.
 pub struct HelpedCopy {
     pub part: HelperPart,
     pub read: bool,
     pub what: OfferedWork,
 }
 
-/// How much of it was done here. Between turns no chunk of it is claimed, so whatever becomes of this side, the initiator goes on.
+/// The helper's part of the copy. Between turns no chunk of it is claimed, so the initiator can always go on.
 pub struct HelperPart {
     pub slot: u16,
     pub generation: u16,
@@ -188,7 +189,7 @@ pub enum OfferedWork {
         addr: u64,
         len: usize,
         chunk: usize,
-        /// The initiator's buffer: its address there, and the mapping that it lies in if there is one, with its address here.
+        /// The initiator's buffer: its address there, and its mapping here with the address, if it is mapped.
         source: u64,
         mapped: Option<(Arc<Import>, usize)>,
     },
@@ -197,7 +198,7 @@ pub enum OfferedWork {
 }
 
 impl SharedCopy {
-    /// How many chunks the helper still owes.
+    /// Count of chunks that the helper has claimed and must report.
     pub fn owed(&self) -> u32 {
         self.chunks - self.front
     }

@@ -11,28 +11,28 @@ use crate::prov::flags;
 use crate::prov::op::{Dir, IOV_LIMIT, Iov, Pieces, RmaIov, parts};
 use crate::sys::time;
 
-/// How far a staged operation has been put into the ring.
+/// The progress of a staged operation into the ring.
 #[derive(Clone, Copy)]
 pub struct Stream {
     pub slot: u16,
     pub generation: u16,
-    /// Remote piece in progress, bytes of it that were sent, and bytes of the whole.
+    /// The remote piece in progress, bytes of it that were sent, and bytes of the whole operation.
     pub at: usize,
     pub inside: usize,
     pub sent: usize,
 }
 
-/// An RMA operation that could not start at once, or streams.
+/// An RMA operation that could not start at once, or that streams into the ring.
 pub struct RmaJob {
     /// Where the local pieces lie.
     pub site: Site,
-    /// The caller's stream to wait for, 0: none.
+    /// The caller's device stream to wait for; 0: none.
     pub stream_after: u64,
     pub dir: Dir,
     pub local: Pieces,
     pub remote: [RmaIov; IOV_LIMIT],
     pub count: usize,
-    /// Bytes of these pieces; `end` has those of the whole.
+    /// Bytes of these pieces; `end` has the bytes of the whole operation.
     pub total: usize,
     pub flags: u64,
     pub data: u64,
@@ -40,7 +40,7 @@ pub struct RmaJob {
     pub end: Ending,
     pub owned: Option<Box<[u8]>>,
     pub stream: Option<Stream>,
-    /// A fault on demand keeps it until then; 0 = none does.
+    /// Fault injection delays the operation until this time; 0: no delay.
     pub held_until: u64,
 }
 
@@ -60,7 +60,7 @@ impl RmaJob {
         self.flags & flags::REMOTE_CQ_DATA != 0
     }
 
-    /// Keeps a copy of the bytes of an inject call, whose buffer the caller gets back now.
+    /// Copies the bytes of an inject call, whose buffer belongs to the caller again on return.
     pub fn copy_injected(&mut self) -> Result<()> {
         if self.flags & flags::INJECT == 0 || self.owned.is_some() || self.dir == Dir::Read {
             return Ok(());
@@ -68,11 +68,11 @@ impl RmaJob {
         self.take_copy()
     }
 
-    /// Works on a copy of the caller's bytes from now on.
+    /// Copies the caller's bytes and works on the copy from now on.
     pub fn take_copy(&mut self) -> Result<()> {
         wait_for_stream(self.site, &mut self.stream_after)?;
         let bytes = gather(self.site, self.local.as_slice(), self.total)?;
-        // SAFETY: the bytes stay with the operation.
+        // SAFETY: the bytes stay allocated as long as the operation, which owns them.
         self.local = Pieces::One(unsafe { Iov::of(&bytes) });
         self.owned = Some(bytes);
         self.site = Site::HOST;
@@ -80,7 +80,7 @@ impl RmaJob {
         Ok(())
     }
 
-    /// Goes on with some of the remote pieces alone: the bytes of the others have moved.
+    /// Keeps only the remote pieces that `which` picks: the bytes of the others were moved.
     pub fn keep(&mut self, which: impl Fn(usize) -> bool) {
         let (mut local, mut skip) = (Vec::new(), 0);
         let count = std::mem::take(&mut self.count);
@@ -98,7 +98,7 @@ impl RmaJob {
         self.local = Pieces::of_list(local);
     }
 
-    /// Whether a slot was taken that a cancelled job has to land.
+    /// The slot that the job has taken, which a cancelled job must release.
     pub fn slot(&self) -> Option<u16> {
         self.stream.map(|s| s.slot)
     }
@@ -110,7 +110,7 @@ pub struct AtomicJob {
     pub operands: Box<[u8]>,
     pub flags: u64,
     pub end: Ending,
-    /// A fault on demand keeps it until then; 0 = none does.
+    /// Fault injection delays the operation until this time; 0: no delay.
     pub held_until: u64,
 }
 
@@ -118,7 +118,7 @@ pub struct AtomicJob {
 pub struct SendJob {
     pub pieces: Pieces,
     pub site: Site,
-    /// The caller's stream to wait for, 0: none.
+    /// The caller's device stream to wait for; 0: none.
     pub stream_after: u64,
     pub total: usize,
     pub flags: u64,
@@ -126,7 +126,7 @@ pub struct SendJob {
     pub desc: u64,
     pub end: Ending,
     pub owned: Option<Box<[u8]>>,
-    /// A fault on demand keeps it until then; 0 = none does.
+    /// Fault injection delays the operation until this time; 0: no delay.
     pub held_until: u64,
 }
 
@@ -138,11 +138,11 @@ impl SendJob {
         self.take_copy()
     }
 
-    /// Works on a copy of the caller's bytes from now on.
+    /// Copies the caller's bytes and works on the copy from now on.
     pub fn take_copy(&mut self) -> Result<()> {
         let bytes = gather(self.site, self.pieces.as_slice(), self.total)?;
         (self.site, self.desc) = (Site::HOST, 0);
-        // SAFETY: the bytes stay with the operation.
+        // SAFETY: the bytes stay allocated as long as the operation, which owns them.
         self.pieces = Pieces::One(unsafe { Iov::of(&bytes) });
         self.owned = Some(bytes);
         Ok(())
@@ -157,7 +157,7 @@ pub enum Job {
 }
 
 impl Job {
-    /// Whether a fault on demand keeps it from starting.
+    /// True if fault injection still delays the start.
     pub fn is_held(&self) -> bool {
         let until = match self {
             Job::Rma(job) => job.held_until,
@@ -176,13 +176,13 @@ impl Job {
     }
 }
 
-/// What trying to start an operation came to.
+/// The outcome of an attempt to start an operation.
 pub enum Step {
-    /// It is over.
+    /// The operation is over.
     Done(Result<()>),
-    /// It waits in a slot for the peer.
+    /// The operation is in flight: it waits for a report of the peer, or for a device's copy.
     InFlight,
-    /// Not now: try again after progress.
+    /// The operation cannot start now: try again after progress.
     Blocked,
 }
 
@@ -191,7 +191,7 @@ pub fn gather(site: Site, pieces: &[Iov], total: usize) -> Result<Box<[u8]>> {
     if site.is_host() {
         let mut bytes = with_room(total)?;
         for v in pieces.iter().filter(|v| !v.is_empty()) {
-            // SAFETY: whoever posted the pieces promised that they are readable.
+            // SAFETY: the caller that posted the pieces promised that they are readable.
             bytes.extend_from_slice(unsafe { std::slice::from_raw_parts(v.addr() as *const u8, v.len()) });
         }
         return Ok(bytes.into());
@@ -201,18 +201,18 @@ pub fn gather(site: Site, pieces: &[Iov], total: usize) -> Result<Box<[u8]>> {
     Ok(bytes)
 }
 
-/// Waits for what the caller's stream holds now, for copies that go to no stream of ours; once, then
-/// `stream` is 0.
+/// Waits for the present work of the caller's device stream, before a copy that goes to no stream of the library; once, then `stream`
+/// is 0.
 pub fn wait_for_stream(site: Site, stream: &mut u64) -> Result<()> {
     let theirs = std::mem::take(stream);
     if theirs != 0 && !site.is_host() {
-        // The end of a stream waits for all that it holds.
+        // A stream of ours is put behind the caller's; dropping it waits for its work.
         hmem::get(site.iface)?.stream(site.device)?.after(theirs)?;
     }
     Ok(())
 }
 
-/// What an endpoint cannot do whose operations call no driver.
+/// The error of an operation that needs a driver, on an endpoint that calls none.
 pub fn needs_driver(words: &str) -> Error {
     let words = format!("{words}, for which a driver would be called in this process (GDRFAB_OPT_DRIVER_CALLS is 0)");
     Error::coded(errno::EOPNOTSUPP, Code::Path, words)

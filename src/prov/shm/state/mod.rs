@@ -48,17 +48,17 @@ pub enum Phase {
     Enabled,
     Connecting(Box<Connecting>),
     Connected,
-    /// Over; says why.
+    /// The connection is over, for this reason.
     Down(Error),
 }
 
-/// How an endpoint gets its peer.
+/// The stage of an attempt to connect.
 pub enum ConnectStage {
-    /// Knocks at a listener.
+    /// Dials a listener.
     Dial { name: String, by_name: bool, socket: Option<Arc<Control>> },
-    /// Waits for the endpoint of that name to knock at its own listener.
+    /// Waits until the endpoint of that name dials this one's own listener.
     Await { name: String },
-    /// Has accepted, and waits until the dialer says that it has joined too.
+    /// Has accepted, and waits until the dialer says Ready.
     Joining(Box<Conn>),
 }
 
@@ -68,16 +68,16 @@ pub struct Connecting {
     pub data: Vec<u8>,
 }
 
-/// A connection that is over.
+/// A connection that is over and whose operations may still use buffers.
 pub struct EndedConnection {
     pub conn: Box<Conn>,
     pub why: Error,
 }
 
-/// Faults on demand of an endpoint.
+/// Fault injection of an endpoint.
 pub struct Faults {
     pub plan: Box<Plan>,
-    /// Receives that are not there yet, and when they are.
+    /// Delayed receives, and the times at which they are posted.
     pub held: VecDeque<(u64, Recv)>,
 }
 
@@ -85,22 +85,22 @@ pub struct State {
     pub phase: Phase,
     pub bind: Bindings,
     pub options: Options,
-    /// From the configuration, kept where the data path finds them.
+    /// From the configuration, copied to where the data path finds it.
     pub streaming_from: usize,
-    /// Length from which an operation is offered to the peer as well, and takes no fast path; usize::MAX with
-    /// cooperation off, 0 with faults on demand.
+    /// Length from which an operation is offered to the peer as well, and takes no fast path; usize::MAX with cooperation off, 0 with
+    /// fault injection.
     pub shared_from: usize,
-    /// Length from which a message takes no fast path; 0 with faults on demand.
+    /// Length from which a message takes no fast path; 0 with fault injection.
     pub eager_end: usize,
-    /// The same for memory that belongs to no region, which the peer cannot map.
+    /// The same length for memory of no region, which the peer cannot map.
     pub private_end: usize,
-    /// Length from which a message does not go into one line by the entry for that; 0: none does.
+    /// Length from which a message does not take the entry for messages of one line; 0: none does.
     pub line_end: usize,
-    /// The same for messages out of line.
+    /// The same length for the entry for messages out of line.
     pub out_of_line_end: usize,
-    /// Whether receives give one entry each, and nothing else.
+    /// True if receives give one entry each and nothing else.
     pub fast_receives: bool,
-    /// Nothing about the endpoint keeps its operations from the fastest entries, where the caller keeps calls from overlapping.
+    /// Nothing about the endpoint keeps its operations from the fastest entries, if the caller serialises its calls.
     pub fast: bool,
     pub faults: Option<Faults>,
     /// Operations are delivery-complete by default.
@@ -108,42 +108,42 @@ pub struct State {
     pub object: usize,
     pub context: usize,
     pub conn: Option<Box<Conn>>,
-    /// What is left of a connection that is over while a buffer of its operations is not quiet.
+    /// The rest of an ended connection while a buffer of its operations is not quiet.
     pub leaving: Option<Box<EndedConnection>>,
     pub rx: Option<Consumer<SegmentRef>>,
-    /// Our segment, made when enabled, handed to the peer when connecting.
+    /// This side's segment: made when the endpoint is enabled, handed to the peer when connecting.
     pub segment: Option<(SegmentRef, OwnedFd)>,
     pub recvs: PostedReceives,
     pub unexpected: VecDeque<Unexpected>,
-    /// Of an endpoint that is a lane: parcels that came amid other messages.
+    /// In a lane: parcels that arrived among other messages.
     pub parcels: VecDeque<QueuedParcel>,
-    /// Whoever takes parcels looks at the ring again behind this turn of progress.
+    /// The caller that takes parcels looks at the ring again after this turn of progress.
     pub taking: bool,
-    /// Turns in a row in which nobody wanted the first parcel.
+    /// Turns in a row in which the first parcel was refused.
     pub refusals: u8,
-    /// Messages matched so far, and how many of them the peer was told of.
+    /// Count of matched messages, and the count that the peer was last told.
     pub matched: u64,
     pub published: u64,
-    /// Bytes of long messages that this turn has fetched.
+    /// Bytes of long messages that this turn of progress has fetched.
     pub fetched: usize,
     pub stats: Stats,
     pub polls: u32,
-    /// Threads that sleep until this endpoint has something.
+    /// Threads that sleep until this endpoint has work.
     pub sleepers: u32,
     pub last_control: u64,
     pub controls: u32,
-    /// Earliest deadline of a receive; 0 = none.
+    /// Earliest deadline of a receive; 0: none.
     pub recv_deadline: u64,
     pub peer_name: Option<String>,
     pub acceptor: Option<HandshakeAcceptor>,
-    /// This endpoint's own address, once somebody asked.
+    /// This endpoint's own address, once it was asked for.
     pub address: Option<String>,
-    /// The process that makes its device copies, where this one may call no driver.
+    /// The copier process that makes the device copies, if this process may call no driver.
     pub copier: Option<&'static Copier>,
 }
 
 impl State {
-    /// From what is bound, which nothing changes any more: which fast paths operations may take.
+    /// Decides which fast paths operations may take, from the bindings, which do not change any more.
     pub fn choose_fast_paths(&mut self) {
         let b = &self.bind;
         let calm = self.faults.is_none();
@@ -162,7 +162,7 @@ impl State {
         format!("{}{}", SCHEME, self.peer_name.as_deref().unwrap_or_default())
     }
 
-    /// The peer and the ways to it, for the log.
+    /// The peer and the paths to it, for the log.
     fn reached(&self) -> String {
         let Some(conn) = &self.conn else { return self.peer_address() };
         let (paths, why) = match conn.link.why_no_cma() {
@@ -186,7 +186,7 @@ impl State {
         self.until(if c.timeout_ns != 0 { c.timeout_ns } else { self.options.deadline_ns })
     }
 
-    /// The same of a receive.
+    /// The absolute deadline of a receive posted now.
     #[inline]
     pub fn recv_deadline_of(&self, c: &Common) -> u64 {
         self.until(if c.timeout_ns != 0 { c.timeout_ns } else { self.options.recv_deadline_ns })
@@ -201,7 +201,7 @@ impl State {
         deadline
     }
 
-    /// Posts with `post`. Who sleeps on the endpoint is woken if something has to be looked at now that no packet announces.
+    /// Posts with `post`. Wakes threads that sleep on the endpoint if there is work now that no packet announces.
     pub fn posted<R>(&mut self, post: impl FnOnce(&mut State) -> R) -> R {
         let result = post(self);
         if self.sleepers > 0 && self.is_stalled() {
@@ -210,7 +210,7 @@ impl State {
         result
     }
 
-    /// Whether operations wait for room in the peer's ring, which no packet announces.
+    /// True if operations wait for something that no packet announces: room in the peer's ring, a device, or pages of the peer.
     pub fn is_stalled(&self) -> bool {
         self.conn.as_ref().is_some_and(|c| {
             !c.backlog.is_empty()
@@ -231,7 +231,7 @@ impl State {
         self.bind.reserve(wanted)
     }
 
-    /// Gives an operation that was accepted its place in the order, if there is one.
+    /// Gives an accepted operation a place in the order of entries, if its endpoint keeps one.
     #[inline]
     pub fn place(&mut self, end: Ending) -> Ending {
         let end = self.bind.place(end);
@@ -241,7 +241,7 @@ impl State {
         end
     }
 
-    /// Operations that are over at once wait for those that have a place and are under way.
+    /// Ends an operation that is over at once; its entry waits for the entries of operations before it that are still in flight.
     #[cold]
     fn mark_late(&mut self) {
         if let Some(conn) = &mut self.conn {
@@ -266,7 +266,7 @@ impl State {
         }
     }
 
-    /// As `end` of an operation that its own call ended: its failure gives an entry, injected or not.
+    /// As `end`, for an operation that its own posting call ended: its failure gives an entry, injected or not.
     pub fn end_posted(&mut self, end: &Ending, result: Result<()>) {
         self.end(&Ending { silent: false, ..*end }, result);
     }
@@ -278,7 +278,7 @@ impl State {
         }
     }
 
-    /// A receive ended: with `len` bytes in place, `lost` that did not fit, perhaps remote data.
+    /// Ends a receive: `len` bytes are in place, `lost` bytes did not fit, and remote data may have come.
     pub fn received(&mut self, recv: &Recv, len: usize, lost: usize, data: Option<u64>) {
         let kind = flags::RECV | flags::MSG | if data.is_some() { flags::REMOTE_CQ_DATA } else { 0 };
         self.stats.recvs += 1;
@@ -291,7 +291,7 @@ impl State {
         self.bind.received(recv.ticket, entry, recv.wanted, lost);
     }
 
-    /// A receive that will not be filled.
+    /// Ends a receive that will not be filled.
     #[cold]
     pub fn abandon(&mut self, recv: &Recv, error: Error) {
         let entry = Completion { context: recv.context, flags: flags::RECV | flags::MSG, len: 0, buf: recv.pieces.first(), data: 0 };
@@ -311,7 +311,7 @@ impl State {
         self.recv_deadline = 0;
     }
 
-    /// One message more was matched; tells the peer now and then.
+    /// Counts a matched message; tells the peer now and then.
     pub fn count_match(&mut self) {
         self.matched += 1;
         if self.matched - self.published >= WINDOW / 4 {

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Parcels of a lane: those that were kept, and messages of the ring as they lie there.
+//! Parcels of a lane as their takers see them: queued ones, and messages that still lie in the ring.
 
 use crate::prov::Parcel;
 use crate::prov::op::Iov;
 use crate::prov::shm::wire::layout::SegmentRef;
 use crate::sync::consumer::Message;
 
-/// A parcel that other messages of the ring were taken with.
+/// A parcel that was taken out of the ring among other messages, and waits.
 pub struct QueuedParcel {
     pub words: Box<[u64]>,
     pub bytes: Box<[u8]>,

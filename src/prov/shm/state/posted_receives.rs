@@ -1,19 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Posted receives, in the order of posting: a ring that grows. `VecDeque::push_back` takes a receive that was made elsewhere, and
-//! a CPU waits for what it has just written to move it; this makes the receive where it stays.
+//! Posted receives, in the order of posting: a ring buffer that grows.
+//!
+//! It is not a `VecDeque`, because `push_back` moves a receive that was made elsewhere, and the CPU stalls on reading what it has
+//! just written. Here a receive is made in its place.
 
 use super::arrivals::Recv;
 use crate::error::Result;
 use crate::fallible::with_room;
 
-/// Places that the first receive brings.
+/// Places that the first receive allocates.
 const FIRST: usize = 4;
 
 #[derive(Default)]
 pub struct PostedReceives {
-    /// None, or a power of two of them.
+    /// No places, or a power of two of them.
     places: Box<[Option<Recv>]>,
-    /// Receives taken and posted so far; each lies at its number modulo the places.
+    /// Counts of taken and posted receives; each receive lies at its number modulo the places.
     taken: usize,
     posted: usize,
 }
@@ -34,20 +36,20 @@ impl PostedReceives {
         number & self.places.len().wrapping_sub(1)
     }
 
-    /// Posts what `make` makes, unless the ring would have to grow.
+    /// Posts the receive that `make` makes, unless the ring would have to grow.
     #[inline(always)]
     pub fn post(&mut self, make: impl FnOnce() -> Recv) -> bool {
         if self.len() >= self.places.len() {
             return false;
         }
         let at = self.at(self.posted);
-        // Forgotten is a receive of `pass`, or none.
+        // The replaced value is a receive that `pass` took, which owns nothing, or none; so it is not dropped.
         std::mem::forget(self.places[at].replace(make()));
         self.posted = self.posted.wrapping_add(1);
         true
     }
 
-    /// Makes room for one receive more.
+    /// Makes room for one more receive.
     pub fn room(&mut self) -> Result<()> {
         if self.len() == self.places.len() { self.grow() } else { Ok(()) }
     }
@@ -83,20 +85,20 @@ impl PostedReceives {
         self.places[at].take()
     }
 
-    /// The first ones, up to `most` and to where the ring begins anew.
+    /// The first receives, up to `most` and up to the end of the buffer.
     #[inline(always)]
     pub fn first(&self, most: usize) -> &[Option<Recv>] {
         let rest = self.places.get(self.at(self.taken)..).unwrap_or_default();
         &rest[..rest.len().min(self.len()).min(most)]
     }
 
-    /// Takes the first `n`, of one piece each: they own nothing, and stay in their places until others are posted there.
+    /// Takes the first `n` receives, which have one piece each and so own nothing; their places are reused later.
     #[inline(always)]
     pub fn pass(&mut self, n: usize) {
         self.taken = self.taken.wrapping_add(n);
     }
 
-    /// Takes the first of those that `which` picks: those in front of it move up, as many as were looked at.
+    /// Takes the first receive that `which` picks; receives in front of it move up by one.
     pub fn remove(&mut self, which: impl Fn(&Recv) -> bool) -> Option<Recv> {
         let at = |i: usize| self.at(self.taken.wrapping_add(i));
         let found = (0..self.len()).find(|i| self.places[at(*i)].as_ref().is_some_and(&which))?;

@@ -62,7 +62,7 @@ pub struct Domain {
     pub links: Serial<Links>,
     /// Copies on a peer's behalf where the caller's pages may be gone.
     pub user: UserCopy,
-    /// Whether the peers' barriers work on this process, so that its copies need no fences.
+    /// True if the peers' barriers work on this process, so that its copies need no fences.
     pub remote_fences: bool,
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! An endpoint as a lane of a connectionless one: its parcels are ring messages of a kind of their own, which go straight from
-//! the ring to who takes them.
+//! An endpoint as a lane of a connectionless endpoint. Its parcels are ring messages of their own kind, which go straight from the
+//! ring to the taker (`prov/lane.rs`); other messages go through `progress.rs`.
 
 use super::endpoint::Endpoint;
 use super::limits::{BUDGET, WINDOW};
@@ -19,15 +19,15 @@ use crate::sync::cache_line::LINE_BYTES;
 use crate::sync::consumer::Message;
 use crate::sync::ring::Header;
 
-/// Words that a parcel may begin with.
+/// Most words at the beginning of a parcel.
 const WORDS: usize = 32;
-/// Turns that only take parcels before a full one, which looks after the rest.
+/// Turns that only take parcels between two full turns of progress.
 const FULL_TURN: u32 = 15;
-/// Turns in a row that may leave the first parcel in the ring, and with it what is behind.
+/// Turns in a row that may refuse the first parcel and leave it in the ring with all messages behind it.
 const REFUSALS: u8 = 16;
 
 impl State {
-    /// A parcel that came amid other messages, while nobody takes any.
+    /// Queues a parcel that arrived among other messages while there is no taker.
     pub fn on_parcel(&mut self, message: &Message<'_, SegmentRef>) -> Result<()> {
         if self.parcels.len() as u64 > WINDOW {
             return Err(protocol("the peer sent more parcels than its window allows"));
@@ -39,7 +39,7 @@ impl State {
         Ok(())
     }
 
-    /// Hands out what `on_parcel` has kept; false: `each` wants no more.
+    /// Hands out the parcels that `on_parcel` has queued; false: `each` wants no more.
     fn take_held(&mut self, each: &mut dyn Taker) -> bool {
         while let Some(held) = self.parcels.front() {
             if !each.take(held) {
@@ -52,7 +52,7 @@ impl State {
         true
     }
 
-    /// The same straight from the ring, up to a message of another kind.
+    /// Hands out parcels straight from the ring, up to a message of another kind; false: `each` wants no more.
     fn take_ring(&mut self, each: &mut dyn Taker) -> Result<bool> {
         for _ in 0..BUDGET {
             let Some(rx) = &mut self.rx else { return Ok(true) };
@@ -83,8 +83,8 @@ impl State {
         Ok(true)
     }
 
-    /// The same of parcels alone, up to another message. `None`: there is more to do in this turn; true: `each` wants no more for
-    /// now.
+    /// Hands out parcels straight from the ring, where nothing else is to be done in this turn. `None`: a full turn is needed; true:
+    /// `each` wants no more for now.
     #[inline(always)]
     fn take_brief(&mut self, each: &mut dyn Taker) -> Option<bool> {
         if !self.parcels.is_empty() {
@@ -123,7 +123,8 @@ impl State {
         over.then_some(!goes_on)
     }
 
-    /// Goes on after `n` with parcels of any length. Whether `each` wants more, whether nothing is left, and how many were taken.
+    /// Continues after `n` parcels with parcels of any length. Returns whether `each` wants more, whether the ring is empty, and the
+    /// count taken.
     #[inline(never)]
     fn take_long(&mut self, each: &mut dyn Taker, mut n: u64) -> Option<(bool, bool, u64)> {
         while n < BUDGET as u64 {
@@ -140,7 +141,7 @@ impl State {
                 n += 1;
                 continue;
             }
-            // What is wrong with a message, the full turn finds.
+            // A full turn reports a broken message.
             let Some(message) = self.rx.as_mut()?.front().ok()? else { return Some((true, true, n)) };
             if message.header.kind != kind::PARCEL {
                 self.refusals = if n > 0 { 0 } else { self.refusals };
@@ -157,12 +158,12 @@ impl State {
     }
 }
 
-/// Whether a parcel overtakes nothing now, and the peer has room for it.
+/// True if a parcel sent now overtakes no operation and the peer has room for it.
 fn may_go(conn: &mut Conn, header: Header) -> Result<bool> {
     Ok(conn.is_clear() && credit(conn)? && conn.room(header)?)
 }
 
-/// As `put_brief` of more than a line holds.
+/// As `put_brief`, for parcels longer than a line.
 #[inline(never)]
 fn put_out_of_line(conn: &mut Conn, words: &[u64], from: Iov) -> bool {
     let went = (area::FROM..=RING_MOST).contains(&from.len()) && conn.tx.write_bytes_out_of_line(kind::PARCEL, words, from);
@@ -176,7 +177,7 @@ fn put_out_of_line(conn: &mut Conn, words: &[u64], from: Iov) -> bool {
     went
 }
 
-/// Nothing is under way but messages.
+/// True if nothing but messages is in flight.
 #[inline(always)]
 fn rests(conn: &Conn) -> bool {
     conn.slots.active.len() | conn.devices.len() | conn.reads_out.len() | conn.backlog.len() == 0 && conn.helping.is_none()
@@ -223,7 +224,7 @@ impl Lane for Endpoint {
             s.stats.sends += u64::from(went);
             return went;
         }
-        // Each with its own copy, whose place in the line is known then.
+        // A call for each count of words: each has its own copy loop, with the offset in the line known at compile time.
         match *words {
             [first] => conn.tx.write_line_behind(kind::PARCEL, &[first], from),
             [first, tag] => conn.tx.write_line_behind(kind::PARCEL, &[first, tag], from),
@@ -252,7 +253,7 @@ impl Lane for Endpoint {
         }
     }
 
-    /// The ring has them all, and the kernel need not be asked.
+    /// Hands out all parcels that have arrived. The ring has them, so the kernel need not be asked.
     fn take_all(&self, each: &mut dyn Taker) {
         self.take_rest(&mut self.state.lock(), false, each);
     }
@@ -263,12 +264,12 @@ impl Lane for Endpoint {
 }
 
 impl Endpoint {
-    /// A turn of progress with all that there may be to do.
+    /// A full turn of progress, with parcels to hand out.
     #[inline(never)]
     fn take_rest(&self, s: &mut State, force: bool, each: &mut dyn Taker) {
         let goes_on = self.take_parcels(s, each);
         s.refusals = s.refusals.saturating_add(u8::from(!goes_on));
-        // Parcels that come behind other messages are left to the second look, and one that is not wanted now to the next turn.
+        // Parcels behind other messages wait for the second look, and a refused one for the next turn.
         s.taking = goes_on || (!force && s.refusals < REFUSALS);
         s.progress(&self.domain, force);
         if std::mem::take(&mut s.taking) && goes_on {
@@ -276,7 +277,7 @@ impl Endpoint {
         }
     }
 
-    /// False: `each` wants no more.
+    /// Hands out queued parcels and then those in the ring; false: `each` wants no more.
     fn take_parcels(&self, s: &mut State, each: &mut dyn Taker) -> bool {
         s.take_held(each)
             && s.take_ring(each).unwrap_or_else(|e| {

@@ -213,7 +213,7 @@ fn try_advance(state: &mut State, domain: &Domain) -> Result<()> {
     Ok(())
 }
 
-/// Whether the dialer has said Ready, so that both sides know the link.
+/// True if the dialer has said Ready, so that both sides know the link.
 fn has_joined(conn: &Conn) -> Result<bool> {
     let mut buf = [0u8; frame::MAX];
     match frame::recv(&conn.link.socket, &mut buf)? {

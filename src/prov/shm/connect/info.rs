@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What this host permits the provider, the attributes that the provider offers, and its answer to a getinfo call.
+//! The facts of this host that decide which paths work, the attributes that the provider offers, and its answer to a getinfo call.
 
 use crate::config;
 use crate::error::{Error, Result, errno};

@@ -148,7 +148,7 @@ impl State {
     }
 }
 
-/// Whether the peer does not touch the buffers of an operation any more and never will. An operation that the peer has not begun is
+/// True if the peer does not touch the buffers of an operation any more and never will. An operation that the peer has not begun is
 /// withdrawn from it.
 fn is_quiet(conn: &mut Conn, index: u16) -> bool {
     let (slot, generation) = (conn.link.mine.slot(index as usize), conn.slots.generation[index as usize]);

@@ -120,7 +120,7 @@ pub fn finish(state: &mut State, shared: &SharedCopy, status: u16) -> Result<()>
     Ok(())
 }
 
-/// Whether the peer's pages that ending a shared operation may touch are present.
+/// True if the peer's pages that ending a shared operation may touch are present.
 pub fn pages_are_present(reach: &mut Reach, shared: &SharedCopy) -> bool {
     let CopyWork::One { place, local, offset, .. } = &shared.what else { return true };
     if place.path != Paths::CMA {

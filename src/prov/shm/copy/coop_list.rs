@@ -39,7 +39,7 @@ const ROWS: u64 = 1024;
 /// Most regions that a helper pins for one chunk.
 const SPANS: usize = 64;
 
-/// Whether a list is large enough to be shared, of runs that are neither too short nor too long.
+/// True if a list is large enough to be shared, of runs that are neither too short nor too long.
 pub fn fits(list: &List) -> bool {
     list.total >= COOP_MINS * config::get().coop_min && list.total / list.runs.len() >= RUN_MIN && longest(list) <= ROW_MAX
 }
@@ -48,7 +48,7 @@ fn longest(list: &List) -> usize {
     list.runs.iter().map(|r| r.len()).max().unwrap_or(0)
 }
 
-/// How many rows a chunk of this list has.
+/// Count of rows in a chunk of this list.
 fn rows_of_chunk(list: &List) -> usize {
     let bytes = (list.total / 32).clamp(CHUNK_MIN, CHUNK_MAX);
     let average = list.total / list.runs.len();
@@ -158,7 +158,7 @@ fn with_position(list: &List, block: usize, why: Error) -> Error {
     Error { piece: u16::try_from(run).ok().zip(u32::try_from(before).ok()), ..why }
 }
 
-/// Whether the peer's pages that ending a shared list may touch are present.
+/// True if the peer's pages that ending a shared list may touch are present.
 pub fn listed_pages_are_present(reach: &mut Reach, dir: Dir, work: &SharedListCopy) -> bool {
     pages_are_present(reach, &work.list, &work.places, dir)
 }

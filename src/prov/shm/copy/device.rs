@@ -73,7 +73,7 @@ pub fn start(conn: &mut Conn, domain: &Domain, job: &mut RmaJob, places: &mut Ve
             Ok(Some(Step::InFlight))
         }
         Err(e) => {
-            // What was posted before must not run on when the failure is reported: a stream's end waits.
+            // Copies that were posted before must not run on when the failure is reported: giving up the stream waits for them.
             conn.devices.give_up(at);
             let link = conn.link.clone();
             conn.devices.release(&link, words);
@@ -139,7 +139,7 @@ pub fn start_list(
             Ok(Native::Flying)
         }
         Err((block, e)) => {
-            // What was posted before must not run on when the failure is reported: a stream's end waits.
+            // Copies that were posted before must not run on when the failure is reported: giving up the stream waits for them.
             conn.devices.give_up(at);
             conn.devices.release(&link, words);
             Ok(Native::Failed(block, Error::coded(e.errno, Code::Fault, e.words)))
@@ -221,7 +221,7 @@ fn failed_block(runs: &[Run], e: Error) -> (usize, Error) {
     }
 }
 
-/// Whether a kernel of the stream's device can access all memory of both sides.
+/// True if a kernel of the stream's device can access all memory of both sides.
 fn are_reached(conn: &mut Conn, domain: &Domain, at: usize, local: Site, list: &List, places: &[RemoteRegion]) -> bool {
     let site = conn.devices.streams[at].site;
     let Ok(up) = hmem::get(site.iface) else { return false };

@@ -110,7 +110,7 @@ fn pieces(run: &Run, place: &RemoteRegion, dir: Dir, streaming: usize) {
     }
 }
 
-/// Whether the peer's pages are present, so that the kernel copies them without a page fault.
+/// True if the peer's pages are present, so that a copy by the kernel waits for none of them.
 pub fn pages_are_present(reach: &mut Reach, list: &List, places: &[RemoteRegion], dir: Dir) -> bool {
     if places.iter().all(|place| place.more.is_none()) {
         let shifts: Vec<u64> = places.iter().map(|place| place.one.addr().wrapping_sub(place.base)).collect();

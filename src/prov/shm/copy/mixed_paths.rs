@@ -19,12 +19,12 @@ use crate::sys::space::{self, Attach};
 /// Bytes of the bounce buffer between device memory and cross-memory attach.
 const BOUNCE: usize = 4 << 20;
 
-/// Whether a device's driver copies between local memory at `local` and the region.
+/// True if a device's driver copies between local memory at `local` and the region.
 fn by_driver(local: Site, place: &RemoteRegion) -> bool {
     place.path == Paths::IPC || (!local.is_host() && place.path == Paths::DIRECT)
 }
 
-/// Whether neither one stream of a driver nor the CPU can copy all regions. `Err`: no driver copies between two of the places.
+/// True if neither one stream of a driver nor the CPU can copy all regions. `Err`: no driver copies between two of the places.
 pub fn need_several_paths(local: Site, places: &[(RemoteRegion, u64)]) -> Result<bool> {
     let mut ifaces = places.iter().filter(|(p, _)| p.path == Paths::IPC).map(|(p, _)| p.site);
     if let Some(other) = ifaces.clone().find(|s| !local.is_host() && s.iface != local.iface) {
@@ -38,7 +38,7 @@ pub fn need_several_paths(local: Site, places: &[(RemoteRegion, u64)]) -> Result
     Ok(vendors || bounced || (count != 0 && count != places.len()))
 }
 
-/// Whether the peer's pages that the kernel is to copy are present.
+/// True if the peer's pages that the kernel is to copy are present.
 pub fn pages_are_present(conn: &mut Conn, job: &RmaJob, places: &[(RemoteRegion, u64)]) -> bool {
     let attached = places.iter().zip(job.remote()).filter(|((place, _), _)| place.path == Paths::CMA);
     if attached.clone().next().is_none() {

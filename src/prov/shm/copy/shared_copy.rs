@@ -14,7 +14,7 @@ use crate::prov::shm::wire::message::{broken, mark, slot_word, status_of};
 use crate::sync::ring::Header;
 use crate::sys::time;
 
-/// How long the initiator waits for the helper's last chunk inside the posting call.
+/// Longest wait of the initiator for the helper's last chunk inside the posting call.
 const LINGER_NS: u64 = 200_000;
 
 /// Offered bytes that are worth waking a sleeping target for. Waking takes about a tenth of the time of copying them, and a woken

@@ -79,7 +79,7 @@ mod tests {
         let mine = Control::from(mine);
         let (outer, inner) = socket::pair().unwrap();
         socket::send(outer.as_fd(), &wake, &[lingers.as_fd()]).unwrap();
-        // What is received, what is hidden in a socket, and what is never looked at.
+        // Descriptors that were received, that are hidden in another socket, and that are never looked at.
         socket::send(theirs.as_fd(), &wake, &[lingers.as_fd()]).unwrap();
         socket::send(theirs.as_fd(), &wake, &[inner.as_fd()]).unwrap();
         socket::send(theirs.as_fd(), &[0; 2 * MAX], &[lingers.as_fd()]).unwrap();

@@ -56,7 +56,7 @@ enum PidfdKey {
     Inode(u64),
 }
 
-/// How long to wait for the lock. A child of fork() may find it held by a thread that it does not have; then it shares no pidfd.
+/// Longest wait for the lock. A child of fork() may find it held by a thread that it does not have; then it shares no pidfd.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// A pidfd of the process at the other end. None: the kernel (before Linux 6.5) does not tell and the peer has no number in this pid

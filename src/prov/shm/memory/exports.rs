@@ -19,7 +19,7 @@ pub struct Exports(Mutex<HashMap<u64, Allocation>>);
 /// other file gets its number.
 static ALL: Mutex<Vec<(FileId, Weak<Exports>)>> = Mutex::new(Vec::new());
 
-/// How long to wait for the lock. A child of fork() may find it held by a thread that it does not have; then it finds no exports.
+/// Longest wait for the lock. A child of fork() may find it held by a thread that it does not have; then it finds no exports.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 impl Exports {

@@ -43,7 +43,7 @@ impl DeviceProbe {
         files.known_device(of).is_some() || (of.id != 0 && self.parts[..i].iter().any(|(_, before)| before == of))
     }
 
-    /// Whether the driver must export an allocation first.
+    /// True if the driver must export an allocation first.
     fn needs_export(&self, files: &Files) -> bool {
         self.ipc.is_ok() && (0..self.parts.len()).any(|i| self.exports[i].is_none() && !self.is_known(files, i))
     }
@@ -149,8 +149,8 @@ fn locate_device(files: &mut Files, table: &Table, d: &mut DeviceProbe) -> Locat
     Located { location: Location { pieces: list.into(), base: d.base, len: d.len, site: d.site, kind: d.kind }, obstacles }
 }
 
-/// Host memory that a vendor's driver made. The CPU reaches it. Whether the kernel reads it for another process depends on the
-/// driver's mapping, so one byte of each piece is tried.
+/// Host memory that a vendor's driver made. The CPU reaches it. The kernel reads it for other processes only if the driver mapped it
+/// in a certain way, so one byte of each piece is tried.
 fn pinned(mut list: Vec<Piece>, (base, len): (u64, u64)) -> Located {
     list.iter_mut().for_each(|p| p.id = 0);
     let mut obstacles = Obstacles::host(Some(PRIVATE));

@@ -238,7 +238,7 @@ impl Regions {
         self.check_quiet(self.registry.get(id)?)
     }
 
-    /// Whether no copy of this process runs in a region that is shut.
+    /// True if no copy of this process runs in a region that is shut.
     pub fn is_quiet(&self, id: RegionId) -> bool {
         self.registry.get(id).map_or(true, |r| r.users.is_empty())
     }
@@ -386,7 +386,7 @@ impl Regions {
         Some(Pin { index, site, pieces, ids: Vec::new(), stays: region.own.obstacles.direct.is_none() })
     }
 
-    /// Whether the host memory of the region `desc` names stays pinned for `site`'s vendor while the region is open.
+    /// True if the host memory of the region `desc` names stays pinned for `site`'s vendor while the region is open.
     pub fn keeps_pinned(&self, desc: u64, site: Site) -> bool {
         let Some(region) = self.registry.described(desc) else { return false };
         let pins = region.own.pins.iter().filter(|(s, pin)| s.iface == site.iface && pin.is_some());

@@ -39,7 +39,7 @@ pub struct RegionState {
 }
 
 impl RegionState {
-    /// Whether dropping the region drops nothing that needs a destructor.
+    /// True if dropping this state runs no destructor that matters, so that the region can be closed by the fast path.
     #[inline(always)]
     pub fn is_plain(&self) -> bool {
         let refused = matches!(self.obstacles.ipc, Ipc::Refused(_)) || self.obstacles.cma.is_some();
@@ -57,7 +57,7 @@ pub struct Obstacles {
     pub refused: Paths,
 }
 
-/// Whether a device's driver lets other processes map the memory.
+/// The answer of a device's driver to the question whether other processes may map the memory.
 #[derive(Debug)]
 pub enum Ipc {
     Possible,

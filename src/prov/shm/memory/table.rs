@@ -324,7 +324,7 @@ mod tests {
             assert!(!full || i >= 100, "{i}");
         }
         assert!(table.list_key(3, 0).is_err_and(|e| e.errno == errno::ENOSPC));
-        // What a hostile owner writes is bounded.
+        // Hostile values of an owner are bounded.
         table.head().reach.store(u64::MAX, Ordering::Release);
         table.places(9, 1).for_each(|(_, place)| place.store(u64::MAX, Ordering::Relaxed));
         assert_eq!(peer.find(9).unwrap(), None);

@@ -16,7 +16,7 @@ pub const SEND_LINE: u8 = 4;
 /// A message whose bytes lie out of line.
 pub const SEND_OUT_OF_LINE: u8 = 5;
 
-/// Whether the variant takes any operation.
+/// True if the variant takes any operation.
 pub const fn is_generic(variant: u8) -> bool {
     matches!(variant, LOCKED | UNLOCKED)
 }

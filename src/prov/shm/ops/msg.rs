@@ -224,7 +224,7 @@ impl State {
     }
 }
 
-/// Whether the receiver can hold another unmatched message.
+/// True if the receiver can hold another unmatched message.
 pub fn credit(conn: &mut Conn) -> Result<bool> {
     if conn.sent < conn.sends_until {
         return Ok(true);
@@ -241,7 +241,7 @@ pub fn credit(conn: &mut Conn) -> Result<bool> {
     Ok(conn.renew_sends())
 }
 
-/// Whether a message that goes through the ring can go at once.
+/// True if a message that goes through the ring can go at once.
 fn takes_now(conn: &mut Conn, op_flags: u64, total: usize) -> Result<bool> {
     let acked = op_flags & flags::DELIVERY_COMPLETE != 0;
     let words = u8::from(op_flags & flags::REMOTE_CQ_DATA != 0) + u8::from(acked);

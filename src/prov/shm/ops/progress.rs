@@ -293,7 +293,7 @@ impl State {
         }
     }
 
-    /// Whether the next turn has work that no packet announces, because turns end before all work is done.
+    /// True if the next turn has work that no packet announces, because turns end before all work is done.
     pub fn has_more(&self) -> bool {
         let room = self.bind.rx.as_ref().is_none_or(|q| q.has_room());
         let waits = self.conn.as_ref().is_some_and(|conn| conn.offer_waits);

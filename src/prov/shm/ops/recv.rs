@@ -175,7 +175,7 @@ impl State {
         self.recvs.post(one)
     }
 
-    /// Whether messages may be completed straight to the reader of the empty `queue`, and if so whether there are any. `None`: a full
+    /// Looks for messages that may be completed straight to the reader of the empty `queue`; true: there are some. `None`: a full
     /// turn of progress is needed.
     #[inline(always)]
     pub fn may_arrive(&mut self, queue: &Queue) -> Option<bool> {
@@ -199,7 +199,7 @@ impl State {
         Some(n)
     }
 
-    /// Whether a message may be copied straight into the first receive.
+    /// True if a message may be copied straight into the first receive.
     #[inline(always)]
     pub fn is_fast_receiver(&self) -> bool {
         self.fast_receives && self.unexpected.is_empty() && self.bind.none_arriving()

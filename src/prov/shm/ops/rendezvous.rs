@@ -187,7 +187,7 @@ pub fn offer(conn: &mut Conn, job: &mut SendJob, has_data: bool, place: (u64, u6
     Ok(Step::InFlight)
 }
 
-/// How the receiver gets the bytes of an offered message.
+/// The source from which the receiver gets the bytes of an offered message.
 enum Source<'a> {
     /// From a mapping here that begins at this address.
     Mapped(&'a Import, usize),

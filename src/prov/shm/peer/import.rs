@@ -111,7 +111,7 @@ impl Import {
         }
     }
 
-    /// Whether device kernels reach the memory as long as it is mapped: device memory, or host memory that was pinned.
+    /// True if device kernels reach the memory as long as it is mapped: device memory, or host memory that was pinned.
     pub fn stays_reachable(&self) -> bool {
         if let Import::Host { pinned, .. } = self { matches!(pinned.get(), Some(Some(_))) } else { true }
     }
@@ -129,7 +129,7 @@ enum Missing {
 }
 
 impl Missing {
-    /// How long to wait after this process lacked a descriptor or memory for a file.
+    /// Delay before a new attempt, after this process lacked a descriptor or memory for a file.
     const REST_NS: u64 = 100_000_000;
 
     fn of(e: Error) -> Missing {
@@ -174,7 +174,7 @@ impl Imports {
         (file, self.mapped_for.filter(|_| on_device))
     }
 
-    /// Whether the file is neither mapped nor known to be missing, so that `get` would try to map it.
+    /// True if the file is neither mapped nor known to be missing, so that `get` would try to map it.
     pub fn is_new(&self, link: &Link, file: u64) -> bool {
         !self.all.contains_key(&self.place(link, file)) && !self.missing.contains_key(&file)
     }
@@ -315,7 +315,7 @@ impl Imports {
         self.all.len() < before || is_due
     }
 
-    /// Whether the peer was asked for a file and has not answered yet.
+    /// True if the peer was asked for a file and has not answered yet.
     pub fn is_waiting(&self) -> bool {
         self.missing.values().any(|m| matches!(m, Missing::Asked))
     }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What two connected endpoints share: both segments, the peer's region table, its process, and the control socket.
+//! The state that two connected endpoints share: both segments, the peer's region table, its process, and the control socket.
 //!
 //! The domain keeps all links too, to find the peers that may be inside a region that is being closed. It keeps the link of an ended
 //! endpoint until the peer can reach no memory through it any more.
@@ -70,7 +70,7 @@ impl Link {
         self.pidfd.as_deref()
     }
 
-    /// Whether the peer's process has ended, so that it cannot copy any more.
+    /// True if the peer's process has ended, so that it cannot copy any more.
     pub fn peer_ended(&self) -> bool {
         match self.pidfd() {
             Some(fd) => process::ended(fd),
@@ -93,13 +93,13 @@ impl Link {
         socket::end_sending(&self.socket);
     }
 
-    /// Whether no CPU of the peer touches this side's memory any more, nor ever will by this link: the peer said so, or its process
+    /// True if no CPU of the peer touches this side's memory any more, nor ever will by this link: the peer said so, or its process
     /// has ended.
     pub fn peer_left(&self) -> bool {
         socket::hung_up(&self.socket) || self.peer_ended()
     }
 
-    /// Whether no device copies for the peer any more: its process and the process that copies for it have ended.
+    /// True if no device copies for the peer any more: its process and the process that copies for it have ended.
     pub fn is_quiet(&self) -> bool {
         let ended = if self.pidfd.is_some() || self.pid > 0 { self.peer_ended() } else { socket::hung_up(&self.socket) };
         ended && self.copier.as_ref().is_none_or(process::ended)
@@ -136,7 +136,7 @@ impl Link {
         }
     }
 
-    /// Whether the peer sleeps, so that the caller must call `wake`. Call where `nudge` would be called.
+    /// True if the peer sleeps, so that the caller must call `wake`. Call where `nudge` would be called.
     #[inline(always)]
     pub fn must_wake(&self) -> bool {
         sleep::must_wake(self.peer.sleeping(), self.fences)

@@ -70,7 +70,7 @@ impl OngoingCopy {
         }
     }
 
-    /// Whether no process is left that could go on with the copy.
+    /// True if no process is left that could go on with the copy.
     fn is_abandoned(&self, link: &Link) -> bool {
         match self {
             OngoingCopy::Copy(_) => link.peer_left(),
@@ -79,13 +79,13 @@ impl OngoingCopy {
     }
 }
 
-/// Whether neither the peer nor its device copies can reach this side's memory by this link any more.
+/// True if neither the peer nor its device copies can reach this side's memory by this link any more.
 pub fn is_finished(link: &Link) -> bool {
     let flies = || (0..FLIGHTS).any(|k| link.peer.flight(k).load(Ordering::Acquire) != 0);
     link.peer_left() && (!flies() || link.is_quiet())
 }
 
-/// Whether the peer of this link ever resolved region `index` (or one that shares its filter bit).
+/// True if the peer of this link ever resolved region `index` (or one that shares its filter bit).
 pub fn used(link: &Link, index: u32) -> bool {
     let (word, bit) = link.peer.filter(index);
     word.load(Ordering::SeqCst) & bit != 0

@@ -120,7 +120,7 @@ impl RemoteRegion {
         all.finish()
     }
 
-    /// Whether a range lies in the region.
+    /// True if a range lies in the region.
     #[inline(always)]
     pub fn holds(&self, addr: u64, len: usize) -> bool {
         let offset = addr.wrapping_sub(self.base);

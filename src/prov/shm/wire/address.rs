@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Addresses of endpoints: the name in them is that of an abstract socket, which the processes of a network namespace find, or
-//! the path of one in a directory, which those find that share it.
+//! Addresses of endpoints (`shm://NAME`), and the sockets that they name. A plain name is that of an abstract socket, found by the
+//! processes of a network namespace. A name that is a path is a socket in a directory, found by the processes that share the
+//! directory.
 
 use super::frame;
 use crate::config::{self, Users};
@@ -10,15 +11,15 @@ use crate::sys::{process, socket};
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 
-/// Every address begins so.
+/// The prefix of every address.
 pub const SCHEME: &str = "shm://";
 
-/// Whether a name is a path.
+/// True if a name is a path.
 pub fn is_path(name: &str) -> bool {
     name.starts_with('/')
 }
 
-/// Checks an address and gives the name in it.
+/// Checks an address and returns the name in it.
 pub fn check_address(address: &str) -> Result<&str> {
     let Some(name) = address.strip_prefix(SCHEME) else {
         return Err(Error::invalid(format!("addr: {address:?} does not begin with {SCHEME:?}")));
@@ -29,7 +30,7 @@ pub fn check_address(address: &str) -> Result<&str> {
     if is_path(name) && name.ends_with('/') {
         return Err(Error::invalid(format!("addr: {address:?} names a directory, and not the socket in it")));
     }
-    // Names of endpoints' own making tell their host.
+    // Names that endpoints make themselves contain their host.
     if let Some(rest) =
         name.rsplit('/').next().filter(|last| last.len() == name.len() || is_path(name)).and_then(|last| last.strip_prefix('@'))
     {
@@ -48,7 +49,7 @@ pub fn check_address(address: &str) -> Result<&str> {
     Ok(name)
 }
 
-/// Why a process whose host is `theirs` is out of reach of one whose host is `ours`.
+/// The reason, in words, why host `theirs` is out of reach of host `ours`.
 pub fn other_host_words(theirs: u32, ours: u32) -> String {
     match (theirs, ours) {
         (_, process::HOST_UNKNOWN) => format!("this process cannot read {}, which tells its host", process::BOOT_ID),
@@ -57,7 +58,7 @@ pub fn other_host_words(theirs: u32, ours: u32) -> String {
     }
 }
 
-/// A name that nobody else has, in the directory of `GDRFAB_SHM_DIR` if there is one.
+/// A name that no other endpoint has, in the directory of `GDRFAB_SHM_DIR` if that is set.
 pub fn fresh_name() -> Result<String> {
     let mut raw = [0u8; 8];
     process::random(&mut raw)?;
@@ -68,7 +69,7 @@ pub fn fresh_name() -> Result<String> {
     })
 }
 
-/// The address of a lane's listener, from the one by which its endpoint is known.
+/// The address of a lane's listener, derived from the address by which the lane's endpoint is known.
 pub fn of_lane(at: SocketAddr) -> String {
     let name = format!("rdm.{}", at.to_string().replace(':', "_"));
     match &config::get().socket_dir {
@@ -81,7 +82,7 @@ fn socket_name(name: &str) -> String {
     format!("gdrfab/{name}")
 }
 
-/// Where the directory decides who may connect, not everybody may put a socket there.
+/// If access to the directory decides which users connect, only trusted users may be able to put a socket there.
 fn check_directory(path: &str, users: &Users) -> Result<()> {
     if *users == Users::Path && path_socket::is_open_to_all(path)? {
         let words =
@@ -91,8 +92,8 @@ fn check_directory(path: &str, users: &Users) -> Result<()> {
     Ok(())
 }
 
-/// A listener under `name`; where it is a file, its place goes with it.
-pub fn listen(name: &str, backlog: i32) -> Result<(OwnedFd, Option<BoundPath>)> {
+/// Listens under `name`. For a path, also returns the owner of the file, which removes it when dropped.
+pub fn listen(name: &str, backlog: i32) -> Result<(OwnedFd, Option<Place>)> {
     if !is_path(name) {
         return Ok((socket::listen(&socket_name(name), backlog)?, None));
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Packets of the control socket. Few and rare: introductions, requests for a memory file, a wake,
-//! and goodbye. Everything read here comes from another process and is bounded before use.
+//! Packets of the control socket, which are few and rare: introductions, requests for memory files, wake packets, goodbye. All of it
+//! comes from another process, and each part is bounded before use.
 
 use crate::error::{Code, Error, Result, errno};
 use crate::sys::socket::{self, MAX_FDS, Received};
@@ -17,7 +17,8 @@ pub const NAME_MAX: usize = 100;
 
 const TAG: u32 = 0x6764_7266;
 
-/// The peer's next packet. Descriptors that no packet has are an error, and closed where nobody waits for it.
+/// Receives the peer's next packet. Descriptors with a packet that carries none are an error; they are closed by the thread that
+/// nobody waits for.
 pub fn recv(socket: &impl AsFd, buf: &mut [u8]) -> Result<Received> {
     let (received, cut) = socket::recv_any(socket.as_fd(), buf)?;
     let Received::Packet { len, fds, lacking } = received else { return Ok(received) };
@@ -43,16 +44,16 @@ pub enum Kind {
     Wake = 4,
     /// Asks for the memory file `id`.
     FileAsk = 5,
-    /// Brings it, or says that there is none.
+    /// Brings a memory file, or says that there is none.
     FileBring = 6,
     Bye = 7,
-    /// The dialer has joined: from now on the listener may reach its regions.
+    /// The dialer knows the link: from now on the listener may reach its regions.
     Ready = 8,
-    /// The listener does not take the connection: not the program's own refusal.
+    /// The listener itself refuses the connection; a refusal of the program is Reject.
     Refuse = 9,
 }
 
-/// Why a listener turns a caller away: it has no room now, or it never takes this one.
+/// Why a listener refuses a caller: it has no room now, or it never accepts this caller.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u32)]
 pub enum RefusalReason {
@@ -63,7 +64,7 @@ pub enum RefusalReason {
 }
 
 impl RefusalReason {
-    /// What it means to the caller.
+    /// The caller's error for this reason.
     pub fn error(self) -> Error {
         let (errno, code, words) = match self {
             RefusalReason::Requests => {
@@ -81,7 +82,7 @@ impl RefusalReason {
     }
 }
 
-/// What an endpoint says of itself.
+/// An endpoint's description of itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Intro {
     pub host: u32,
@@ -89,7 +90,7 @@ pub struct Intro {
     pub fences_remote: bool,
     pub guard_addr: u64,
     pub guard_word: u64,
-    /// Whom the hello is meant for: a passive endpoint, or the endpoint of that name.
+    /// True if the hello is meant for the endpoint of that name; false: for a passive endpoint.
     pub by_name: bool,
     pub name: String,
     pub data: Vec<u8>,

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The segment of one endpoint: a sealed memory file that its owner makes and its peer maps.
 //!
-//! The owner consumes the ring, writes the words of the owner's lines and opens the slots; the peer
-//! produces into the ring and its out-of-line area, reads the owner's lines and reports into the slots. `docs/shm-format.md`
-//! describes the same for readers of dumps. The owner never reads back what the peer could scribble
-//! over, except ring lines and slots, which are checked.
+//! The owner consumes the ring, writes its own words (counters, busy mark, sleep mark, filter, device copies) and opens the slots.
+//! The peer produces into the ring and its out-of-line area, reads the owner's words and reports into the slots. `docs/shm-format.md`
+//! specifies the same. The owner never reads back memory that the peer could overwrite, except ring lines and slots, which are
+//! checked.
 
 use crate::error::{Error, Result, errno};
 use crate::sync::area::{AREA, Area, AreaStore, START};
@@ -20,12 +20,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicPtr, AtomicUsize};
 
 pub const MAGIC: u64 = u64::from_le_bytes(*b"gdrfabS5");
-/// Fewest lines of a ring: a message of the greatest length always fits once the consumer caught up.
+/// Fewest lines of a ring: a message of the greatest length always fits once the consumer has caught up.
 pub const MIN_LINES: usize = 256;
 const _: () = assert!(MAX_LINES <= MIN_LINES - MIN_LINES / 4);
 /// Slots for operations that the peer reports on.
 pub const SLOTS: usize = 128;
-/// Bits of the filter that tells which region indices the owner has ever resolved.
+/// Bits of the filter that shows which region indices the owner has ever looked up.
 pub const FILTER_BITS: usize = 4096;
 
 /// Device copies that an endpoint can have in flight.
@@ -38,7 +38,7 @@ struct Header {
     pad: [u64; 6],
 }
 
-/// Written by the owner as consumer of its ring.
+/// Counters that the owner writes as consumer of its ring.
 #[repr(C, align(64))]
 struct ConsumerCounters {
     lines: AtomicU64,
@@ -47,7 +47,7 @@ struct ConsumerCounters {
     pad: [u64; 5],
 }
 
-/// One word alone on its line.
+/// One word alone on its cache line.
 #[repr(C, align(64))]
 struct PaddedWord {
     word: AtomicU64,
@@ -58,7 +58,7 @@ struct PaddedWord {
 struct Fixed {
     header: Header,
     returned: ConsumerCounters,
-    /// The owner's mark while it copies into or out of the peer's regions.
+    /// The owner's busy mark while it copies into or out of the peer's regions.
     busy: PaddedWord,
     /// Not 0 while the owner sleeps and wants a wake packet.
     sleeping: PaddedWord,
@@ -71,8 +71,9 @@ struct Fixed {
 #[cfg(not(loom))]
 const _: () = assert!(size_of::<Fixed>() == 4 * 64 + FILTER_BITS / 8 + FLIGHTS * 8 + SLOTS * 64);
 
-/// Where the out-of-line area of a ring of `lines` lines begins: at a page, so that the ring's lines and the area's first message share
-/// none; a CPU that reads one looks ahead to the page's end, and what it looked at is dearer to write.
+/// Offset of the out-of-line area of a ring of `lines` lines. It begins at a page, so that the ring's lines and the area's first
+/// message share no page: a CPU that reads one prefetches up to the page's end, and lines that another CPU has prefetched cost more
+/// to write.
 fn area_at(lines: usize) -> usize {
     (size_of::<Fixed>() + lines * size_of::<Line>()).next_multiple_of(4096)
 }
@@ -82,27 +83,27 @@ pub fn segment_bytes(lines: usize) -> usize {
     area_at(lines) + AREA
 }
 
-/// Lines that are mapped at first: what the consumer has taken before it gives lines back, and a message more.
+/// Lines that are mapped at first: the lines that the consumer takes before it returns any, and one message more.
 fn first_lines(lines: usize) -> usize {
     if lines <= 2 * MIN_LINES { lines } else { lines / 4 + MAX_LINES }
 }
 
-/// A mapped segment: its fixed part and the first lines of its ring; more of it once more is used. One endpoint uses the ring,
-/// under its lock, and others the fixed part alone.
+/// A mapped segment: its fixed part and the first lines of its ring; more is mapped when more is used. One endpoint uses the ring,
+/// under its lock; others use the fixed part alone.
 pub struct Segment {
     map: Mapping,
     /// Lines of the ring.
     lines: usize,
     ring: AtomicPtr<Line>,
     mapped: AtomicUsize,
-    /// The end of the area, and how much in front of it is mapped; null: nothing.
+    /// The end of the area, and the bytes in front of it that are mapped; null: none.
     area_end: AtomicPtr<u8>,
     span: AtomicUsize,
-    /// What was mapped later; what was before stays, for somebody may be looking at it.
+    /// Mappings made later. Older ones stay, because another thread may be reading in them.
     kept: Mutex<Vec<Mapping>>,
 }
 
-/// Shared ownership of a segment, so that ring ends can keep it.
+/// Shared ownership of a segment, which the ends of its ring hold.
 #[derive(Clone)]
 pub struct SegmentRef(pub Arc<Segment>);
 
@@ -116,7 +117,7 @@ impl Segment {
         Ok((SegmentRef(Arc::new(segment)), fd))
     }
 
-    /// Maps the peer's segment after checking what the peer says of it.
+    /// Maps the peer's segment, after checks of the peer's announcement and of the file.
     pub fn attach(fd: BorrowedFd<'_>, lines: usize) -> Result<SegmentRef> {
         if !lines.is_power_of_two() || !(MIN_LINES..=65536).contains(&lines) {
             return Err(Error::new(errno::EPROTO, format!("the peer announced a ring of {lines} lines")));
@@ -129,7 +130,8 @@ impl Segment {
         Ok(SegmentRef(Arc::new(segment)))
     }
 
-    /// Maps what is used at first of a file that has all of a segment, for ever; all where more cannot be mapped later.
+    /// Maps the part of a segment's file that is used at first, for the segment's life; the whole file where a mapping cannot be
+    /// extended later.
     fn map(fd: BorrowedFd<'_>, lines: usize) -> Result<Segment> {
         let whole = !mem::maps_again();
         let mapped = if whole { lines } else { first_lines(lines) };
@@ -149,7 +151,7 @@ impl Segment {
         })
     }
 
-    /// Maps `len` bytes from `from` on as well.
+    /// Also maps `len` bytes from `from` on.
     fn more(&self, from: usize, len: usize) -> Option<*mut u8> {
         match self.map.again(from, len) {
             Ok(map) => {
@@ -166,8 +168,8 @@ impl Segment {
 
     #[inline]
     fn fixed(&self) -> &Fixed {
-        // SAFETY: the mapping holds it, page aligned, lives as long as self,
-        // and every field is an atomic or padding, so concurrent change by the peer is defined.
+        // SAFETY: the mapping is page aligned, holds the fixed part, and lives as long as self. Every field is an atomic or padding,
+        // so concurrent changes by the peer are defined.
         unsafe { &*self.map.as_ptr().cast::<Fixed>() }
     }
 
@@ -179,7 +181,7 @@ impl Segment {
         &self.fixed().sleeping.word
     }
 
-    /// Messages matched to receives so far, for the producer's flow control.
+    /// Count of messages matched to receives, for the producer's flow control.
     pub fn matched(&self) -> &AtomicU64 {
         &self.fixed().returned.messages
     }
@@ -201,11 +203,11 @@ impl Segment {
 }
 
 impl Store for SegmentRef {
-    // Relaxed, here and below: whoever uses the ring is alone, under its endpoint's lock.
+    // Relaxed, here and below: only one thread uses the ring, under its endpoint's lock.
     #[inline]
     fn lines(&self) -> &[Line] {
         let mapped = self.0.mapped.load(Ordering::Relaxed);
-        // SAFETY: `map` and `reach_lines` mapped as many, in this order, and what is mapped stays; all fields are atomics.
+        // SAFETY: `map` and `reach_lines` mapped that many lines, in this order, and mappings stay; all fields are atomics.
         unsafe { std::slice::from_raw_parts(self.0.ring.load(Ordering::Relaxed), mapped) }
     }
 
@@ -249,7 +251,7 @@ impl AreaStore for SegmentRef {
         }
         let span = if bytes <= START { START } else { AREA };
         let page = mem::page_size();
-        // From a page's beginning on, which is the area's on small pages alone.
+        // The mapping begins at a page, which is the area's own beginning only if pages are small.
         let from = (segment_bytes(self.0.lines) - span) / page * page;
         let whole = segment_bytes(self.0.lines) - from;
         let Some(at) = self.0.more(from, whole.next_multiple_of(page)) else { return false };

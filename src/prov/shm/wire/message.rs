@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What messages in the ring and reports in the slots say, and what it means that they make no sense.
+//! The kinds, flags and words of messages in the ring and of reports in the slots, and the errors for messages that make no sense.
 
 use super::layout::SLOTS;
 use crate::config;
@@ -40,10 +40,10 @@ pub mod mark {
 /// Bytes of a staged fragment.
 pub const FRAGMENT_BYTES: usize = config::RING_MOST;
 
-/// The receiver cannot fetch the message itself and asks for fragments; not an error code.
+/// The status by which a receiver, which cannot fetch the message itself, asks for fragments; not an error code.
 pub const STATUS_SEND_FRAGMENTS: u16 = 0x100;
 
-/// A report's status for an error, and back.
+/// A report's status for an error. `error_of` is the inverse.
 pub fn status_of(code: Code) -> u16 {
     code.0 as u16
 }

@@ -40,9 +40,9 @@ impl State {
     }
 
     /// Hands out the parcels that `on_parcel` has queued; false: `each` wants no more.
-    fn take_held(&mut self, each: &mut dyn Taker) -> bool {
-        while let Some(held) = self.parcels.front() {
-            if !each.take(held) {
+    fn take_queued(&mut self, each: &mut dyn Taker) -> bool {
+        while let Some(parcel) = self.parcels.front() {
+            if !each.take(parcel) {
                 return false;
             }
             self.parcels.pop_front();
@@ -118,7 +118,10 @@ impl State {
             (goes_on, rest, n) = self.take_long(each, n)?;
         }
         self.refusals = if n > 0 { 0 } else { self.refusals.saturating_add(u8::from(!goes_on)) };
-        let over = (rest || !goes_on) && rests(self.conn.as_deref()?) && self.polls & FULL_TURN != FULL_TURN && self.refusals < REFUSALS;
+        let over = (rest || !goes_on)
+            && has_only_messages(self.conn.as_deref()?)
+            && self.polls & FULL_TURN != FULL_TURN
+            && self.refusals < REFUSALS;
         self.polls = self.polls.wrapping_add(u32::from(over));
         over.then_some(!goes_on)
     }
@@ -179,7 +182,7 @@ fn put_out_of_line(conn: &mut Conn, words: &[u64], from: Iov) -> bool {
 
 /// True if nothing but messages is in flight.
 #[inline(always)]
-fn rests(conn: &Conn) -> bool {
+fn has_only_messages(conn: &Conn) -> bool {
     conn.slots.active.len() | conn.devices.len() | conn.reads_out.len() | conn.backlog.len() == 0 && conn.helping.is_none()
 }
 
@@ -246,8 +249,8 @@ impl Lane for Endpoint {
         match s.take_brief(each) {
             Some(works) if !force => works,
             _ => {
-                let works = s.rx.as_ref().is_some_and(|rx| !rx.is_empty()) || !s.conn.as_deref().is_some_and(rests);
-                self.take_rest(&mut s, force, each);
+                let works = s.rx.as_ref().is_some_and(|rx| !rx.is_empty()) || !s.conn.as_deref().is_some_and(has_only_messages);
+                self.full_turn(&mut s, force, each);
                 works
             }
         }
@@ -255,7 +258,7 @@ impl Lane for Endpoint {
 
     /// Hands out all parcels that have arrived. The ring has them, so the kernel need not be asked.
     fn take_all(&self, each: &mut dyn Taker) {
-        self.take_rest(&mut self.state.lock(), false, each);
+        self.full_turn(&mut self.state.lock(), false, each);
     }
 
     fn lose(&self, why: Error) {
@@ -266,7 +269,7 @@ impl Lane for Endpoint {
 impl Endpoint {
     /// A full turn of progress, with parcels to hand out.
     #[inline(never)]
-    fn take_rest(&self, s: &mut State, force: bool, each: &mut dyn Taker) {
+    fn full_turn(&self, s: &mut State, force: bool, each: &mut dyn Taker) {
         let goes_on = self.take_parcels(s, each);
         s.refusals = s.refusals.saturating_add(u8::from(!goes_on));
         // Parcels behind other messages wait for the second look, and a refused one for the next turn.
@@ -279,7 +282,7 @@ impl Endpoint {
 
     /// Hands out queued parcels and then those in the ring; false: `each` wants no more.
     fn take_parcels(&self, s: &mut State, each: &mut dyn Taker) -> bool {
-        s.take_held(each)
+        s.take_queued(each)
             && s.take_ring(each).unwrap_or_else(|e| {
                 s.down(&self.domain, e);
                 true

@@ -86,7 +86,7 @@ impl State {
             && conn.devices.is_idle()
             && let Some(native) = coop_list::start(self, dir, list, &places, self.part(dir, list, c), data, &events)?
         {
-            return Ok(self.settled(domain, native));
+            return Ok(self.handle_failure(domain, native));
         }
         let Some(conn) = self.conn.as_deref_mut() else { return Err(self.not_connected()) };
         let moved = match path {
@@ -105,7 +105,7 @@ impl State {
             ListPath::Attach => attach(conn, list, &places, dir, 0..list.runs.len()),
         };
         if let Err((block, why)) = moved {
-            return Ok(self.settled(domain, Native::Failed(block, why)));
+            return Ok(self.handle_failure(domain, Native::Failed(block, why)));
         }
         notify(conn, dir, data, list.total, &events);
         self.stats.moved(places[0].path, list.total);
@@ -114,7 +114,7 @@ impl State {
 
     /// The outcome of a list whose copies failed: a list that other paths can carry goes piece by piece, and a peer that is gone ends
     /// the connection.
-    fn settled(&mut self, domain: &Domain, native: Native) -> Native {
+    fn handle_failure(&mut self, domain: &Domain, native: Native) -> Native {
         let Native::Failed(_, why) = &native else { return native };
         if why.code == Code::PeerGone {
             self.down(domain, why.clone());

@@ -139,7 +139,7 @@ impl State {
         match open {
             Ok(true) => {}
             Ok(false) => return Fast::Declined,
-            Err(trouble) => return self.broke_down(domain, trouble),
+            Err(trouble) => return self.fail_connection(domain, trouble),
         }
         let wanted = if any { self.bind.wants_entry(c.flags) } else { !SILENT };
         let queue = if any { self.bind.tx.as_deref() } else { tx };
@@ -191,7 +191,7 @@ impl State {
         }
         match any {
             true if !conn.may_send() => conn.look_at_peer(),
-            false if asleep | armed | !conn.may_send() => see_to_rest(conn, asleep, queue.filter(|_| armed)),
+            false if asleep | armed | !conn.may_send() => wake_after_send(conn, asleep, queue.filter(|_| armed)),
             _ => {}
         }
         Fast::Done
@@ -206,7 +206,7 @@ impl State {
 
     /// Ends the connection after the ring failed while this side was posting.
     #[cold]
-    fn broke_down(&mut self, domain: &Domain, trouble: RingError) -> Fast {
+    fn fail_connection(&mut self, domain: &Domain, trouble: Trouble) -> Fast {
         self.down(domain, broken(trouble));
         Fast::Declined
     }
@@ -312,7 +312,7 @@ fn try_send(conn: &mut Conn, domain: &Domain, job: &mut SendJob) -> Result<Step>
 /// Wakes the peer and the queue's reader where needed. Out of line, so that senders save no registers for calls that are seldom made.
 #[cold]
 #[inline(never)]
-fn see_to_rest(conn: &mut Conn, asleep: bool, queue: Option<&Queue>) {
+fn wake_after_send(conn: &mut Conn, asleep: bool, queue: Option<&Queue>) {
     if asleep {
         conn.link.wake();
     }

@@ -35,7 +35,7 @@ impl State {
             match pinned {
                 Err(code) => seen.1 = status_of(code),
                 Ok(pin) => {
-                    if let Err(e) = place(domain, message, &pin, len) {
+                    if let Err(e) = copy_fragment(domain, message, &pin, len) {
                         crate::log!(Warn, "a staged write failed: {e}");
                         seen.1 = status_of(Code::Fault);
                     }
@@ -106,7 +106,7 @@ impl State {
 }
 
 /// Copies the bytes of a staged write into the pinned region.
-fn place(domain: &Domain, message: &Message<'_, SegmentRef>, pin: &Pin, len: usize) -> Result<()> {
+fn copy_fragment(domain: &Domain, message: &Message<'_, SegmentRef>, pin: &Pin, len: usize) -> Result<()> {
     if pin.stays || !pin.site.is_host() {
         return deliver(message, pin.site, &pin.pieces, 0, len);
     }

@@ -90,7 +90,8 @@ fn copy_chunk(conn: &mut Conn, place: &RemoteRegion, dir: Dir, local: &Iov, offs
         }
         let (there, here) = (place.one.here() + offset as usize + at, local.part(at, n));
         let (to, from) = if dir == Dir::Write { (there, here.addr()) } else { (here.addr(), there) };
-        // SAFETY: `here` is the caller's buffer; the other side was bounds-checked, in the mapping that `place` holds.
+        // SAFETY: `here` is the caller's buffer, which stays until completion. The remote side was bounds-checked, in the mapping
+        // that `place` holds.
         unsafe { copy::copy_streaming(to as *mut u8, from as *const u8, here.len()) };
         conn.gate.leave(busy);
         return Ok(());
@@ -221,7 +222,8 @@ fn help_run(
 ) -> std::result::Result<(), Code> {
     if let Some(map) = mapped {
         let run = map.part(at, here.len());
-        // SAFETY: `Iov::new`: one may be read, and the other, inside our pinned region whose pages stay, as well; no longer than either.
+        // SAFETY: by the promise of `Iov::new`, `run` is readable memory of the mapped source, and `here` lies in this side's pinned
+        // region, whose pages stay. `run` is no longer than `here`.
         unsafe { copy::copy(here.as_ptr(), run.as_ptr(), run.len(), if streaming { 0 } else { usize::MAX }) };
         return Ok(());
     }

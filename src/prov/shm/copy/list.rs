@@ -84,7 +84,7 @@ fn copy_marked(runs: &[Run], each: impl Fn(&Run)) -> usize {
 /// The block is readable, and its place in the mapped region is writable.
 #[inline(always)]
 unsafe fn copy_to_region(run: &Run, shift: u64, streaming: usize) {
-    // SAFETY: as the caller says.
+    // SAFETY: the caller promises that the block is readable and its place in the mapped region writable.
     unsafe { copy::copy(run.addr.wrapping_add(shift) as *mut u8, run.buf() as *const u8, run.len(), streaming) };
 }
 
@@ -94,7 +94,7 @@ unsafe fn copy_to_region(run: &Run, shift: u64, streaming: usize) {
 /// The block is writable, and its place in the mapped region is readable.
 #[inline(always)]
 unsafe fn copy_from_region(run: &Run, shift: u64, streaming: usize) {
-    // SAFETY: as the caller says.
+    // SAFETY: the caller promises that the block is writable and its place in the mapped region readable.
     unsafe { copy::copy(run.buf() as *mut u8, run.addr.wrapping_add(shift) as *const u8, run.len(), streaming) };
 }
 

@@ -159,7 +159,7 @@ impl State {
     }
 }
 
-/// Offers a long message to the receiver. `place`: the file and offset at which the receiver can map the buffer; 0: none.
+/// Offers a long message to the receiver. `place`: the file and the offset at which the receiver can map the buffer; file 0: none.
 pub fn offer(conn: &mut Conn, job: &mut SendJob, has_data: bool, place: (u64, u64)) -> Result<Step> {
     let count = job.pieces.as_slice().len();
     let header =

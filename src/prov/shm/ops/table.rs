@@ -25,9 +25,9 @@ static LOCKED_OPS: EpOps = table::<LOCKED>();
 static UNLOCKED_OPS: EpOps = table::<UNLOCKED>();
 /// Entries for endpoints of a domain without locks on which each operation gives one entry and nothing else.
 ///
-/// The entries for one word, for a few bytes and for one line are leaf functions. A few bytes have an entry apart from the one for a
-/// word, because the longer copy would make that one save registers. Messages out of line have one apart from the one for a line for
-/// the same reason.
+/// The entries for one word, for a few bytes and for one line are leaf functions. A few bytes have an entry of their own, because the
+/// longer copy would make the entry for a word save registers. For the same reason, messages out of line have an entry apart from
+/// messages of one line.
 static FAST_OPS: EpOps = EpOps {
     write: fast_rma::<Copy<true, COPY_8>>,
     read: fast_rma::<Copy<false, COPY_8>>,

@@ -191,6 +191,7 @@ pub fn help(conn: &mut Conn, domain: &Domain, h: &mut HelpedCopy) -> bool {
     let need = if h.read { Access::REMOTE_READ } else { Access::REMOTE_WRITE };
     let Ok(pin) = domain.pin(*key, *addr, *len, need, conn.may_call_drivers()) else { return false };
     // Where pages of this side may be gone, only the kernel may copy; if it cannot, the initiator copies everything.
+    // SAFETY: the mapping covers the source, and is held as long as `h` is.
     let map = mapped.as_ref().filter(|_| pin.stays).map(|(_held, address)| unsafe { Iov::new(*address, *len) });
     if !pin.site.is_host() || (map.is_none() && conn.link.why_no_cma().is_some()) {
         domain.regions.lock().unpin(pin);

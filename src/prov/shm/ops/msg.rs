@@ -115,7 +115,6 @@ impl State {
         c: &Common,
     ) -> Fast {
         let any = const { is_generic(VARIANT) };
-        // Admitted?
         let (from, end) = match VARIANT {
             SEND_LINE => (0, self.line_end),
             SEND_OUT_OF_LINE => (area::FROM, self.out_of_line_end),

@@ -208,6 +208,7 @@ unsafe extern "C" fn after<E: Entry>(cq: *const CqHead, buf: *mut c_void, count:
 #[inline(never)]
 unsafe extern "C" fn due(cq: *const CqHead, _buf: *mut c_void, n: usize) -> isize {
     // After a panic the result is still `n`: the entries were taken out of the queue and belong to the caller.
+    // SAFETY: the caller promises that the head is an open queue's.
     hold(|_| (), || unsafe { from_handle(cq) }.due());
     n as isize
 }

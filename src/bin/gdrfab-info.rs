@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! gdrfab-info: what this build of the library offers on this host, what it cannot do here, and why.
+//! gdrfab-info: prints what this build of the library offers on this host, what it cannot do here, and why.
 
 #[path = "gdrfab-info/accelerators.rs"]
 mod accelerators;
@@ -55,7 +55,7 @@ struct Options {
     make_key: Option<String>,
 }
 
-/// "cuda:0", or "cuda" for its first device.
+/// Parses "cuda:0", or "cuda" for its first device.
 fn site(text: &str) -> Result<Site, String> {
     let (name, device) = text.split_once(':').unwrap_or((text, "0"));
     let iface = Iface::ALL.into_iter().find(|i| *i != Iface::System && i.name() == name);
@@ -65,7 +65,7 @@ fn site(text: &str) -> Result<Site, String> {
     }
 }
 
-/// What the command line asks for: options, or a text to print.
+/// The request of the command line: options, or a text to print.
 fn parse() -> Result<Result<Options, String>, String> {
     let mut args = Args::of_process()?;
     let mut options = Options::default();
@@ -95,7 +95,7 @@ fn parse() -> Result<Result<Options, String>, String> {
     Ok(Ok(options))
 }
 
-/// Complaints of the library about the environment, which it would otherwise keep to itself.
+/// The library's warnings about the environment, which the library itself does not print.
 fn listen_to_complaints() -> Arc<Mutex<Vec<String>>> {
     let heard: Arc<Mutex<Vec<String>>> = Arc::default();
     if std::env::var_os("GDRFAB_LOG").is_none() {
@@ -148,7 +148,7 @@ fn text(options: &Options, providers: &[Provider], vendors: &[Vendor], complaint
         out.push('\n');
         out.push_str(&provider.text(options.verbose));
     }
-    // In full where they were asked for.
+    // Accelerators are printed in full if they were asked for.
     if options.verbose || options.provider.is_some() {
         sets.iter().for_each(|set| out.push_str(&format!("\n{}", set.text(options.verbose))));
     } else {

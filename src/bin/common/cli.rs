@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What both tools share on the command line: options in the usual spellings, output whose loss is
-//! told, and exit codes (1: it failed, 2: it was asked wrongly).
+//! The command-line handling that both tools share: options in the usual spellings, output whose failure is reported, and
+//! exit codes (1: the work failed, 2: the command line was wrong).
 
 use std::collections::VecDeque;
 use std::io::{ErrorKind, Write};
@@ -18,7 +18,7 @@ pub enum Word {
 /// Reads `--long value`, `--long=value`, `-x value`, `-xvalue`, `-xy` and `--`.
 pub struct Args {
     rest: VecDeque<String>,
-    /// What followed an option in the same word.
+    /// The rest of a word after a short option.
     inline: Option<(String, bool)>,
     only_plain: bool,
 }
@@ -36,7 +36,7 @@ impl Args {
         Args { rest: words.into_iter().collect(), inline: None, only_plain: false }
     }
 
-    /// Takes the first word off if it is one of these.
+    /// Removes the first word if it is one of these.
     #[allow(dead_code, reason = "only one of the two programs has commands")]
     pub fn command(&mut self, names: &[&'static str]) -> Option<&'static str> {
         let found = names.iter().find(|name| self.rest.front().is_some_and(|word| word == *name))?;
@@ -84,7 +84,7 @@ impl Args {
         }
     }
 
-    /// The same as a number, with words for `what` is expected.
+    /// The same as a number; `what` names the expected value in the error.
     #[allow(dead_code, reason = "only one of the two programs has numeric options")]
     pub fn number<T: FromStr>(&mut self, option: &str, what: &str) -> Result<T, String> {
         let value = self.value(option)?;
@@ -92,7 +92,7 @@ impl Args {
     }
 }
 
-/// Writes to standard output. A reader that has gone (EPIPE) wants no words about it; any other failure is told, once.
+/// Writes to standard output. If the reader is gone (EPIPE) nothing is reported; any other failure is reported once.
 pub fn say(text: &str) -> bool {
     static TOLD: Once = Once::new();
     let mut out = std::io::stdout().lock();
@@ -107,18 +107,18 @@ pub fn say(text: &str) -> bool {
     }
 }
 
-/// Writes all that a program has to say, and ends it: it failed if that could not be written.
+/// Writes the program's whole output, and gives its exit code: failure if it could not be written.
 pub fn conclude(text: &str) -> ExitCode {
     if say(text) { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// Writes a line to standard error, in one piece: another process may be writing there too.
+/// Writes a line to standard error in one call, since another process may write there too.
 pub fn complain(words: &str) {
-    // Where complaints cannot be heard, nothing is left to be done.
+    // If standard error cannot be written, there is no other place to report.
     let _ = std::io::stderr().write_all(format!("{words}\n").as_bytes());
 }
 
-/// Complains about the command line.
+/// Reports a wrong command line.
 pub fn usage(program: &str, words: &str) -> ExitCode {
     complain(&format!("{program}: {words}\nTry '{program} --help'."));
     ExitCode::from(2)

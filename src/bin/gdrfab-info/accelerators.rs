@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The accelerators of this host: per vendor whether its memory can be used or why not, the devices,
-//! and which of them reach each other. Looking opens the drivers, which `getinfo` never does.
+//! The accelerators of this host: for each vendor, whether its memory can be used or why not, its devices, and the links
+//! between them. Printing this opens the drivers, which `getinfo` never does.
 
 use gdrfab::error::Error;
 use gdrfab::fabric::hmem::{describe, devices, verdict, without_name};
@@ -13,17 +13,17 @@ pub struct Vendor {
     found: Result<&'static [DeviceFacts], Error>,
 }
 
-/// Asks every vendor.
+/// Queries every vendor.
 pub fn all() -> Vec<Vendor> {
     Iface::ALL.into_iter().filter(|i| *i != Iface::System).map(|iface| Vendor { iface, found: devices(iface) }).collect()
 }
 
-/// A line of a table whose left column is as wide as that of the other sections.
+/// A line of a table; the left column is as wide as in the other sections.
 fn line(out: &mut String, name: &str, value: &str) {
     let _ = writeln!(out, "  {name:<16} {value}");
 }
 
-/// The section of the usual output.
+/// The section on accelerators in the usual output.
 pub fn text(vendors: &[Vendor], verbose: bool) -> String {
     let mut out = String::new();
     let mut absent = Vec::new();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Facts of the host that decide what a provider can do here.
+//! Facts of the host that decide which paths a provider has here.
 
 use gdrfab::sys::process;
 use rustix::process::{Resource, getrlimit};
@@ -7,7 +7,7 @@ use rustix::process::{Resource, getrlimit};
 pub struct Fact {
     pub name: &'static str,
     pub value: String,
-    /// Belongs in one line about the host.
+    /// The fact also stands in the one line about the host.
     pub brief: bool,
 }
 
@@ -33,7 +33,7 @@ fn instructions() -> &'static str {
     }
 }
 
-/// Everything, the most telling first.
+/// All facts, the most important first.
 pub fn facts() -> Vec<Fact> {
     let name = rustix::system::uname();
     let word = |s: &std::ffi::CStr| s.to_string_lossy().into_owned();

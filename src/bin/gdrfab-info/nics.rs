@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The NICs behind a provider's candidates: one block per port, with its addresses and what it can do.
+//! The NICs behind a provider's candidates: a block for each port, with its addresses and abilities.
 
 use gdrfab::config;
 use gdrfab::error::Error;
@@ -7,7 +7,7 @@ use gdrfab::fabric::{self, Info, Nic};
 use serde_json::{Value, json};
 use std::fmt::Write;
 
-/// One port with the candidates that use it, in the order of discovery.
+/// One port, and the candidates that use it, in the order of discovery.
 pub struct Port {
     name: String,
     nic: Result<Nic, Error>,
@@ -19,10 +19,10 @@ struct Domain {
     nic: Option<Nic>,
 }
 
-/// Bits of `Nic::odp`, from the first.
+/// Names of the bits of `Nic::odp`, from bit 0.
 const ODP: [&str; 7] = ["supported", "implicit", "send", "receive", "write", "read", "atomics"];
 
-/// Asks about every candidate that names a device.
+/// Queries the NIC of every candidate that names a device.
 pub fn of(infos: &[Info]) -> Vec<Port> {
     let mut ports: Vec<Port> = Vec::new();
     for info in infos {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A provider for a reader: its attributes with their names, and what it found out about the host.
+//! Prints a provider: its attributes with their names, and the facts that it found out about the host.
 
 use crate::nics::{self, Port};
 use gdrfab::config;
@@ -10,30 +10,31 @@ use gdrfab::prov::{self, flags};
 use serde_json::{Value, json};
 use std::fmt::Write;
 
-/// A provider of connected endpoints, or a set of providers that connectionless ones go over.
+/// A provider of connected endpoints, or a set of providers that connectionless endpoints go over.
 pub struct Provider {
     name: &'static str,
     is_set: bool,
     facts: Vec<Fact>,
-    /// The first that can be used, or if none can, the first.
+    /// The first candidate that can be used; if none can, the first.
     info: Info,
     ports: Vec<Port>,
 }
 
-/// What works here, or why not: see `prov::Offer`.
+/// The facts of the host, as in `prov::Offer`.
 type Fact = (String, std::result::Result<String, String>);
 
-/// What a caller can do that can do everything.
+/// The hints of a caller that can do everything.
 const EVERY_MR_MODE: u32 = 0x1ffc;
 
-/// What `--provider` may name: the providers of this build, and sets of several.
+/// The names that `--provider` takes: the providers of this build, and sets of several.
 pub fn names() -> Vec<&'static str> {
     let mut names = prov::names();
     names.extend(config::SETS.into_iter().filter(|set| set.contains('+')));
     names
 }
 
-/// The providers of this build and the sets, or those of that name; `near`: an accelerator whose nearest NICs come first.
+/// The providers of this build and the sets, or only those of this name. `near` is an accelerator whose nearest NICs come
+/// first.
 pub fn all(only: Option<&str>, near: Option<Site>) -> Result<Vec<Provider>> {
     let mut found = Vec::new();
     if only.is_none_or(|name| prov::names().contains(&name)) {
@@ -50,13 +51,13 @@ pub fn all(only: Option<&str>, near: Option<Site>) -> Result<Vec<Provider>> {
     Ok(found)
 }
 
-/// Every candidate of that kind of endpoint, refused ones with their reasons.
+/// Every candidate of that kind of endpoint; refused ones carry their reasons.
 fn infos(only: Option<&str>, near: Option<Site>, ep_type: u32) -> Result<Vec<Info>> {
     let hints = Info { prov_name: only.map(str::to_string), near, ep_type, mr_mode: EVERY_MR_MODE, ..Info::default() };
     fabric::getinfo(None, None, flags::GETINFO_ALL, Some(&hints))
 }
 
-/// Names of bits; a bit without a name shows as a number.
+/// The names of bits; a bit without a name is shown as a number.
 fn names_of(bits: u64, of: &[(u64, &str)], prefix: &str) -> Vec<String> {
     let words = flags::words(bits, of);
     words.split(" | ").filter(|word| !word.is_empty()).map(|word| word.strip_prefix(prefix).unwrap_or(word).to_string()).collect()
@@ -77,7 +78,7 @@ fn order(bits: u64) -> String {
     }
 }
 
-/// A count of bytes or things as people write it.
+/// A number of bytes or things as people write it.
 fn human(n: usize) -> String {
     let units = [(40, "Ti"), (30, "Gi"), (20, "Mi"), (10, "Ki")];
     match units.iter().find(|(shift, _)| n >= 1 << shift && n.is_multiple_of(1 << shift)) {
@@ -87,7 +88,7 @@ fn human(n: usize) -> String {
 }
 
 impl Provider {
-    /// The one of that name, if the library has any candidate of it.
+    /// The provider of that name, if the library has any candidate of it.
     fn of(name: &'static str, is_set: bool, facts: Vec<Fact>, infos: &[Info]) -> Option<Provider> {
         let of_it: Vec<Info> = infos.iter().filter(|i| i.prov_name.as_deref() == Some(name)).cloned().collect();
         let info = of_it.iter().find(|i| i.reason.is_none()).or(of_it.first()).cloned()?;
@@ -99,7 +100,7 @@ impl Provider {
         self.is_set
     }
 
-    /// A set in one line.
+    /// Describes a set of providers in one line.
     pub fn line(&self) -> String {
         let verdict = match &self.info.reason {
             None => format!("yes: paths {}", self.info.paths.words()),

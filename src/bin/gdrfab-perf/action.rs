@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Atomic operations under test: each works on one 64-bit integer, the first eight bytes of the target.
+//! The atomic operations under test. Each works on one 64-bit integer, the first eight bytes of the target.
 
 use gdrfab::prov::atomic::{Atomic, Datatype, Form, Op};
 
@@ -8,11 +8,11 @@ pub const SIZE: usize = 8;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// Adds 1, and hears nothing of the value.
+    /// Adds 1, without fetching the value.
     Add,
     /// Adds 1, and fetches the value before.
     FetchAdd,
-    /// Swaps a value that is there for the same, so that every swap takes place.
+    /// Replaces the present value by an equal one, so that every compare-and-swap succeeds.
     CompareSwap,
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The command line.
+//! The command line of gdrfab-perf: its options, their defaults, and the rules between them.
 
 use crate::action;
 use crate::blocks::{self, Blocks};
@@ -101,7 +101,7 @@ pub struct Options {
     pub seconds: Option<f64>,
     pub warm_up: Option<u64>,
     pub depth: usize,
-    /// Operations to a completion.
+    /// The number of operations for one completion.
     pub cq_mod: Option<usize>,
     pub memory: Kind,
     pub remote_memory: Kind,
@@ -119,14 +119,14 @@ pub struct Options {
     pub output: Output,
     pub drive: Drive,
     pub blocks: Blocks,
-    /// Of a server.
+    /// Options of a server.
     pub bounds: Bounds,
-    /// The process that started this server for its own run.
+    /// The process that started this server for its own run; the server ends with it.
     pub parent: Option<i32>,
 }
 
 impl Options {
-    /// What both sides have to agree on.
+    /// The part of the options that both sides must agree on.
     pub fn plan(&self, yields: bool) -> Plan {
         Plan {
             test: self.test,
@@ -135,7 +135,7 @@ impl Options {
             memory: self.remote_memory,
             path: self.path,
             deadline_ms: self.deadline_ms.unwrap_or(0),
-            // Who polls the last byte must not see it before the others, and a helper copies from the end.
+            // A process that polls the last byte must not see it before the others, but a helping target copies from the end.
             coop: self.coop && self.test != Test::WriteLat,
             verify: self.verify,
             one_thread: self.one_thread,
@@ -152,18 +152,19 @@ impl Options {
         }
     }
 
-    /// Whether latency of writes is that of one at a time: one side's memory cannot be polled.
+    /// Whether the latency of writes is measured by one write at a time, because one side's memory cannot be polled.
     pub fn one_way(&self) -> bool {
         self.test == Test::WriteLat && (self.memory.is_device() || self.remote_memory.is_device())
     }
 
-    /// Operations to a completion: each large one has its own, of small ones a few to a window are enough.
+    /// The number of operations for one completion: large operations have one each; of small ones a few for each window are
+    /// enough.
     pub fn completion_every(&self, size: usize) -> usize {
         let quarter = if size > 8192 { 1 } else { (self.depth / 4).max(1) };
         if self.test.is_list() {
             return 1;
         }
-        // A list has one completion at most.
+        // A list has at most one completion.
         self.cq_mod.unwrap_or((quarter / self.drive.list).max(1) * self.drive.list)
     }
 }
@@ -176,7 +177,7 @@ pub enum Parsed {
     Version,
 }
 
-/// Largest depth: what an endpoint can have outstanding.
+/// The largest depth: the number of operations that an endpoint can have outstanding.
 const MAX_DEPTH: usize = 1024;
 fn sizes(text: &str) -> Result<Vec<usize>, String> {
     let wrong = || format!("--size {text}: a size such as 64, 4K or 1M, or a sweep such as 8:4M, is expected");

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Posting atomic operations, and checking what they did.
+//! Posts atomic operations, and checks their effects.
 
 use crate::action::{Action, SIZE};
 use crate::io::Link;
@@ -10,11 +10,11 @@ use gdrfab::prov::atomic::{AtomicOp, Operands};
 use gdrfab::prov::flags;
 use gdrfab::prov::op::{Common, Iov};
 
-/// Operations of a check.
+/// The number of operations of a check.
 const CHECKED: u64 = 16;
 
 impl Link {
-    /// Operands lie where the source of other tests is, and fetched values where the target is.
+    /// The operands lie in the source range of other tests, and fetched values in the target range.
     fn words(&self) -> [usize; 3] {
         let source = self.layout.source(SIZE);
         [source, source + SIZE, self.layout.target(SIZE)]
@@ -43,14 +43,14 @@ impl Link {
         AtomicOp { what: action.shape(), with, addr, key: self.peer.key }
     }
 
-    /// An operation that can run again and again, whatever the integer is now.
+    /// An operation that can be repeated, whatever value the integer has.
     pub fn atomic(&mut self, action: Action) -> Result<AtomicOp> {
         let value = if action == Action::CompareSwap { self.value()? } else { 1 };
         self.set_operands(value, value);
         Ok(self.operation(action))
     }
 
-    /// False: no room, make progress first.
+    /// Posts an operation. False: there is no room; make progress first.
     #[inline(always)]
     pub fn atomic_by(&self, op: &AtomicOp, turn: Turn) -> Result<bool> {
         let flags = if turn.signal { flags::COMPLETION } else { 0 } | if turn.more { flags::MORE } else { 0 };
@@ -59,7 +59,7 @@ impl Link {
         posted(self.eps[turn.lane].atomic(op, &common, &[self.desc; 3]))
     }
 
-    /// One operation, to its completion.
+    /// Runs one operation to its completion.
     fn once(&mut self, action: Action, operand: u64, compare: u64) -> Result<u64> {
         self.set_operands(operand, compare);
         let (op, next) = (self.operation(action), self.done + 1);
@@ -68,12 +68,12 @@ impl Link {
         Ok(self.fetched())
     }
 
-    /// The integer as it is now.
+    /// The integer's present value.
     fn value(&mut self) -> Result<u64> {
         self.once(Action::FetchAdd, 0, 0)
     }
 
-    /// Whether each of a few operations finds what the one before has left.
+    /// Checks that each of a few operations finds the value that the one before it has left.
     pub fn check_atomics(&mut self, action: Action) -> Result<Option<Mismatch>> {
         let mut value = self.value()?;
         for _ in 0..CHECKED {

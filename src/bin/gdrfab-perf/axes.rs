@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Axes that people can read: sizes in powers of two, times and far-reaching rates in decades, others from 0 in round steps.
+//! Axes of a drawing: sizes in powers of two, times and widely spread rates in decades, other values from 0 in round steps.
 
 use plotters::coord::ranged1d::{KeyPointHint, NoDefaultFormatting, Ranged, ValueFormatter};
 use std::ops::Range;
 
-/// More ticks than these run into each other: across, where labels are short, and upwards.
+/// The most ticks of an axis before their labels run into each other: across, where labels are short, and upwards.
 const MOST_SIZES: i64 = 20;
 const MOST: i64 = 14;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scale {
-    /// Of powers of two.
+    /// In powers of two.
     Sizes,
     Decades,
     Linear,
@@ -20,15 +20,15 @@ pub enum Scale {
 #[derive(Clone, Debug)]
 pub struct Axis {
     scale: Scale,
-    /// What it shows, and the ticks, in logarithms if it has them.
+    /// The range and the ticks, in logarithms if the axis is logarithmic.
     shown: Range<f64>,
     ticks: Vec<f64>,
-    /// What it was made for.
+    /// The range that was asked for.
     held: Range<f64>,
 }
 
 impl Axis {
-    /// An axis that holds `low` to `high`, both above 0.
+    /// An axis from `low` to `high`, both above 0.
     pub fn over(scale: Scale, low: f64, high: f64) -> Axis {
         let (shown, ticks) = match scale {
             Scale::Sizes => sizes(low.log2(), high.log2()),
@@ -38,7 +38,7 @@ impl Axis {
         Axis { scale, shown, ticks, held: low..high }
     }
 
-    /// Whether its sizes differ by 100 times and more.
+    /// Whether the range spans a factor of 100 or more.
     pub fn spans_decades(&self) -> bool {
         self.scale == Scale::Sizes && self.held.end / self.held.start >= 100.0
     }
@@ -84,7 +84,7 @@ impl ValueFormatter<f64> for Axis {
     }
 }
 
-/// The range, and every power of two in it or every second, third, ...
+/// The range, and a tick for every power of two, or for every second, third and so on.
 fn sizes(low: f64, high: f64) -> (Range<f64>, Vec<f64>) {
     let (first, last) = (low.floor() as i64, high.ceil() as i64);
     let step = (last - first) / MOST_SIZES + 1;
@@ -92,7 +92,8 @@ fn sizes(low: f64, high: f64) -> (Range<f64>, Vec<f64>) {
     (low - 0.3..high + 0.3, ticks.filter(|t| (low - 0.3..=high + 0.3).contains(t)).collect())
 }
 
-/// From tick to tick; 1, 2, 5 and 10 where there are few decades, else every decade or every second, third, ...
+/// A range that begins and ends at ticks: at 1, 2, 5 and 10 if there are few decades, else at every decade, or at every
+/// second, third and so on.
 fn decades(low: f64, high: f64) -> (Range<f64>, Vec<f64>) {
     let (first, last) = (low.floor() as i64, high.ceil() as i64 + 1);
     let step = (last - first) / MOST + 1;
@@ -101,7 +102,7 @@ fn decades(low: f64, high: f64) -> (Range<f64>, Vec<f64>) {
         .step_by(step as usize)
         .flat_map(|n| steps.iter().map(move |s| n as f64 + s.log10()))
         .collect();
-    // A value at an end of the range would touch the frame.
+    // Without this, a value at an end of the range would touch the frame.
     let bottom = all.iter().copied().rfind(|t| *t < low - 0.02).unwrap_or(low - 0.3);
     let top = all.iter().copied().find(|t| *t > high + 0.02).unwrap_or(high + 0.3);
     (bottom..top, all.into_iter().filter(|t| (bottom..=top).contains(t)).collect())
@@ -115,14 +116,14 @@ fn linear(high: f64) -> (Range<f64>, Vec<f64>) {
     (0.0..count as f64 * step, (0..=count).map(|n| n as f64 * step).collect())
 }
 
-/// 64, 4K, 1M, 1.5M.
+/// Writes a size as 64, 4K, 1M or 1.5M.
 fn size(bytes: f64) -> String {
     let units = ["", "K", "M", "G", "T", "P", "E"];
     let unit = ((bytes.log2() + 1e-9) / 10.0).floor().clamp(0.0, 6.0);
     format!("{}{}", plain(bytes / (unit * 10.0).exp2()), units[unit as usize])
 }
 
-/// No more digits than a tick needs.
+/// Writes a number with only as many digits as a tick needs.
 fn plain(x: f64) -> String {
     if x != 0.0 && !(1e-4..1e7).contains(&x) {
         return format!("{x:.0e}");

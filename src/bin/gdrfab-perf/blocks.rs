@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Lists of blocks under test: how many, how they are scattered, and their options.
+//! Lists of blocks under test: their options, the number of blocks, and the way in which they are scattered.
 
 use crate::cli::Args;
 use crate::io::Link;
@@ -15,7 +15,7 @@ pub const HELP: &str = "      --blocks N        blocks of a list, each of --size
       --pattern HOW     random: in any order; strided: every second one, then the others
 ";
 
-/// Blocks in a row lie places from each other, so that none adjoins the one before it.
+/// Consecutive blocks of a list lie this many places apart, so that none adjoins the one before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pattern {
     Random,
@@ -36,7 +36,7 @@ impl Default for Blocks {
 }
 
 impl Blocks {
-    /// Takes one option of the command line; false if it is none of these.
+    /// Takes one option of the command line. False: it is none of these.
     pub fn take(&mut self, option: &str, args: &mut Args) -> Result<bool, String> {
         match option {
             "--blocks" => self.count = args.number(option, "a number from 1 up")?,
@@ -53,7 +53,7 @@ impl Blocks {
         Ok(true)
     }
 
-    /// The rules, and what one operation of the test has of each size.
+    /// Checks the rules between the options, and gives the blocks of one operation of each size.
     pub fn apply(&self, test: Test, both: bool, list: usize, sizes: &mut [usize]) -> Result<(), String> {
         if !test.is_list() {
             return if self.given { Err(format!("--blocks, --pattern: for lists only; {} has none", test.name())) } else { Ok(()) };
@@ -76,14 +76,14 @@ impl Blocks {
         format!("lists of {} blocks of {} bytes, {order}", self.count, each.join(", "))
     }
 
-    /// The blocks of `size` bytes at `buf` here and `addr` there: each has the same place on both sides.
+    /// The blocks of `size` bytes between `buf` here and `addr` at the peer; each has the same place on both sides.
     pub fn of(&self, buf: usize, addr: u64, size: usize) -> Vec<Block> {
         let len = size / self.count;
         let mut places: Vec<usize> = (0..self.count).step_by(2).chain((1..self.count).step_by(2)).collect();
         if self.pattern == Pattern::Random {
             let mut x = 0x9E37_79B9_7F4A_7C15u64;
             for i in (1..places.len()).rev() {
-                // xorshift: any order will do, and it is the same in every run.
+                // xorshift: any order will do, as long as it is the same in every run.
                 x ^= x << 13;
                 x ^= x >> 7;
                 x ^= x << 17;
@@ -95,7 +95,7 @@ impl Blocks {
 }
 
 impl Link {
-    /// A prepared list of blocks for each endpoint, which together are the operation's bytes.
+    /// A prepared list for each endpoint, whose blocks together are the operation's bytes.
     pub fn lists(&self, op: &Op, blocks: &Blocks) -> Outcome<Vec<Arc<Prepared>>> {
         let all = blocks.of(op.local.addr(), op.remote.addr, op.local.len());
         let common = Common { timeout_ns: self.timeout_ns, ..Common::default() };
@@ -108,7 +108,7 @@ impl Link {
     }
 }
 
-/// Posts a list. False: no room, make progress first.
+/// Posts a list. False: there is no room; make progress first.
 pub fn post(op: &Op, list: &Prepared, signal: bool, lane: usize) -> Outcome<bool> {
     posted(list.post(op.dir, if signal { flags::COMPLETION } else { 0 }, 0, lane))
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What a server lets a client's plan cost it. A client has proved nothing when it says what it wants, so its plan is looked
-//! at before anything is taken or waited for.
+//! The limits of a server for a client's plan. A client that sends a plan has proved nothing yet, so the plan is checked
+//! before the server allocates or waits for anything.
 
 use crate::cli::Args;
 use crate::layout::Layout;
@@ -11,14 +11,14 @@ pub const HELP: &str = "      --max-memory SIZE server: memory that a client's t
       --max-time SEC    server: seconds that a client may stay (3600)
 ";
 
-/// Bytes that an endpoint's own queues and buffers are taken for.
+/// The bytes that are assumed for an endpoint's own queues and buffers.
 const ENDPOINT: usize = 4 << 20;
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct Bounds {
     pub memory: usize,
     pub seconds: f64,
-    /// Until a client is connected.
+    /// The time limit for connecting a client.
     pub meeting_ms: u64,
 }
 
@@ -28,14 +28,14 @@ impl Default for Bounds {
     }
 }
 
-/// What a plan takes on either side.
+/// The memory and the endpoints that a plan takes on either side.
 pub fn cost(plan: &Plan) -> usize {
     let layout = Layout::of(plan);
     layout.bytes() + layout.mailbox() + plan.endpoints * ENDPOINT
 }
 
 impl Bounds {
-    /// Takes one option of the command line; false if it is none of these.
+    /// Takes one option of the command line. False: it is none of these.
     pub fn take(&mut self, option: &str, args: &mut Args) -> Result<bool, String> {
         match option {
             "--max-memory" => {
@@ -48,17 +48,17 @@ impl Bounds {
         Ok(true)
     }
 
-    /// The plan, if it can be carried out; or why not, in words for the client.
+    /// The plan, if it can be carried out; or the reason why not, in words for the client.
     pub fn admit(&self, plan: Plan) -> Result<Plan, String> {
         let cost = cost(&plan);
         if cost > self.memory {
-            // What is refused first: a card's refusal carries some fifty bytes.
+            // The refused value stands first, because a card's rejection carries only some fifty bytes.
             return Err(format!("beyond --max-memory {}: this test takes {cost} bytes here", self.memory));
         }
         Ok(plan)
     }
 
-    /// Milliseconds for connecting with a client of that plan.
+    /// The milliseconds for connecting with a client of that plan.
     pub fn meeting_ms(&self, plan: &Plan) -> u64 {
         plan.patience_ms().min(self.meeting_ms)
     }
@@ -105,7 +105,7 @@ mod unit {
                 for (depth, endpoints) in [(1, 1), (64, 1), (1024, 1), (1024, 64)] {
                     for deadline_ms in [0, 1, 60_000, u64::from(u32::MAX)] {
                         let bytes = plan(test, 1 << shift, depth, endpoints, deadline_ms).encode(Place::default());
-                        // What no plan says is refused elsewhere.
+                        // Values that a plan does not have are refused elsewhere.
                         let Ok((plan, _)) = Plan::decode(&bytes) else { continue };
                         match bounds.admit(plan) {
                             Ok(plan) => {

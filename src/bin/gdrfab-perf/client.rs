@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The client: leads the server through the sizes, times the operations, and judges what arrived.
+//! The client: leads the server through the sizes, times the operations, and checks the bytes that arrived.
 
 use crate::args::Options;
 use crate::cpu::CpuUse;
@@ -22,13 +22,13 @@ use gdrfab::prov::op::Dir;
 use gdrfab::rdm::EAGER_MAX;
 use gdrfab::sys::time::ticks;
 
-/// Rounds of a ping-pong in which every arrival is checked.
+/// The number of rounds of a ping-pong in which every arrival is checked.
 const CHECKED_ROUNDS: u64 = 16;
-/// Microseconds between two signs of life on the terminal.
+/// The microseconds between two updates of the terminal.
 pub const BEAT_US: f64 = 100_000.0;
-/// A sample of reads covers at least so much, because looking at the clock takes about 10 ns.
+/// A sample of reads covers at least this time, because reading the clock has a cost too.
 const SAMPLE_US: f64 = 1.0;
-/// What a size takes at most if the command line does not say how much of it is wanted.
+/// The longest time for a size, if the command line gives none.
 pub const RUN_S: f64 = 2.0;
 pub const WARM_UP_S: f64 = 0.2;
 
@@ -39,7 +39,7 @@ pub struct Client<'a> {
     pub report: &'a mut Report,
 }
 
-/// What a measured phase came to, before it has a path.
+/// The result of a measured phase, without its path.
 struct Outcome {
     iterations: u64,
     batch: u64,
@@ -48,7 +48,7 @@ struct Outcome {
 }
 
 impl Outcome {
-    /// Of writes and then reads: both, as times.
+    /// Writes and then reads: the times of both.
     fn and_read(self, read: Outcome) -> Outcome {
         let typical = |o: &Outcome| if let Figures::Latency(l) = o.figures { l.typical } else { 0.0 };
         Outcome { figures: Figures::Transfer(typical(&self), typical(&read)), cpu: (self.cpu + read.cpu) / 2.0, ..self }
@@ -91,7 +91,7 @@ impl Client<'_> {
         Stream { blocks: o.blocks, depth: o.depth, list: o.drive.list, signal: o.completion_every(size), gap_ns, burst }
     }
 
-    /// Asks the server to get ready; gives its path to our memory.
+    /// Asks the server to prepare a size, and returns the server's path to this side's memory.
     fn begin(&mut self, size: usize, checked: bool) -> Result<Paths> {
         let layout = self.link.layout;
         if self.options.verify {
@@ -109,12 +109,12 @@ impl Client<'_> {
         Ok(Paths::from_bits_truncate(path))
     }
 
-    /// `before`: messages that had arrived and that were sent before this run.
+    /// Checks the number of messages. `before` is the number that had arrived and been sent before this run.
     fn stop(&mut self, (arrived, sent): (u64, u64)) -> Result<Stopped> {
         self.link.post_mail(Kinds::Stop, &words(&[self.link.sent - sent]))?;
         let stopped = Stopped::decode(&self.link.expect(Kinds::Stopped, "end of the run at the server")?);
         if self.options.drive.both {
-            // They may have come over other endpoints, and be slower.
+            // Messages may come over other endpoints than the control message, and later.
             self.link.wait("last messages of the server", |l| l.arrived - arrived >= stopped.sent)?;
         }
         Ok(stopped)
@@ -163,17 +163,18 @@ impl Client<'_> {
         })
     }
 
-    /// The path that the bytes took, in words; an error if another was required.
+    /// The path that the bytes took, in words. An error if another path was required.
     fn path(&mut self, size: usize, back: Paths, stats: &Stats) -> Result<(String, f64)> {
         let test = self.options.test;
         let (nic, network) = (self.link.manners.nic, self.link.manners.network);
-        // Of a device, the path is that of the registration, which had to be the required one.
+        // For a device, the path is that of its registration, which had to be the required one.
         let required = if nic { Paths::empty() } else { self.options.path };
         if test.is_message() {
             if nic {
                 return Ok((Paths::NIC.words(), 0.0));
             }
-            // Over shared memory the receiver fetches, so its path counts; over a network both memories do.
+            // Over shared memory the receiver fetches the bytes, so its path counts; over a network both sides' memory
+            // counts.
             let ours = if network || test == Test::SendLat { self.link.path()?.path } else { back };
             if self.link.manners.rdm && size <= EAGER_MAX {
                 return Ok(("eager".into(), 0.0));
@@ -198,7 +199,7 @@ impl Client<'_> {
             (Paths::SOCKET, stats.ops_socket),
         ];
         let taken = counts.into_iter().filter(|(_, n)| *n > 0).fold(Paths::empty(), |all, (p, _)| all | p);
-        // Counted when they complete, which the last ones did unheard.
+        // Operations count when they complete; the last ones gave no completion.
         let taken =
             if (network || self.link.manners.rdm || test.action().is_some()) && taken.is_empty() { self.link.path()?.path } else { taken };
         check_required(size, required, taken)?;
@@ -311,7 +312,7 @@ impl Client<'_> {
         Ok(Outcome { iterations, batch, figures: Figures::Latency(Latency::of(&samples, self.clock, batch)), cpu })
     }
 
-    /// Lets the server's window begin, where it has one.
+    /// Starts the server's window, if it has one.
     fn go(&mut self) -> Result<()> {
         if self.options.drive.both {
             self.link.post_mail(Kinds::Go, &[])?;
@@ -372,12 +373,11 @@ impl Client<'_> {
     }
 }
 
-/// Turns of progress that are enough for a look at the connection. A loop that always finds its own
-/// completions makes none.
+/// The number of turns of progress between two checks of the connection: a loop that always finds its own completions makes
+/// none.
 pub const LOOK_TURNS: u32 = 64;
 
-/// Draws the bar, looks whether the server lives, and if it would otherwise hear nothing, tells it
-/// that we do.
+/// Draws the progress bar, checks that the server lives, and sends it a sign of life if nothing else would.
 fn beat(bar: &mut Bar, size: usize, clock: Clock, patience: Option<u64>) -> Pulse<impl FnMut(&mut Link, f64) -> Result<()> + '_> {
     let mut told = ticks();
     let beat = move |l: &mut Link, share: f64| {
@@ -393,7 +393,7 @@ fn beat(bar: &mut Bar, size: usize, clock: Clock, patience: Option<u64>) -> Puls
     Pulse { every: clock.ticks_of_us(BEAT_US).min(most), beat }
 }
 
-/// Runs `op` without timing it; gives what it took altogether.
+/// Runs `op` untimed for warming up, and returns the time that all of it took.
 pub fn warm<C>(context: &mut C, until: Until, mut op: impl FnMut(&mut C) -> Result<()>) -> Result<Flow> {
     let (begin, mut ops) = (ticks(), 0);
     while until.goes_on(ops, ticks()) {
@@ -403,7 +403,7 @@ pub fn warm<C>(context: &mut C, until: Until, mut op: impl FnMut(&mut C) -> Resu
     Ok(Flow { ops, ticks: ticks() - begin, best: 0 })
 }
 
-/// How many operations make a sample, as learnt from the warm-up.
+/// The number of operations of a sample, as the warm-up suggests.
 pub fn batch(clock: Clock, warm_up: Flow) -> u64 {
     let each = warm_up.ticks as f64 / warm_up.ops.max(1) as f64;
     if warm_up.ops == 0 { 1 } else { ((SAMPLE_US * clock.ticks_per_us / each.max(1.0)) as u64).clamp(1, 256) }
@@ -430,7 +430,7 @@ fn mismatch(size: usize, what: &str, m: Mismatch) -> Error {
     )
 }
 
-/// The server sent a control message in the middle of a ping-pong.
+/// The error if the server sends a control message in the middle of a ping-pong.
 fn interrupted(link: &mut Link) -> Error {
     match link.next_mail("reason", false) {
         Ok(mail) => Error::new(errno::EPROTO, format!("the server sent {:?} in the middle of a run", mail.kind)),

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `gdrfab-perf compare`: two files of results size by size, and what else differs between the runs: a ratio of two
-//! different measurements tells little.
+//! `gdrfab-perf compare`: compares two files of results size by size, and lists the other differences between the runs, since
+//! a ratio of two different measurements tells little.
 
 use crate::cli::{self, Args, Word};
 use crate::results::{Kind, Results};
@@ -31,7 +31,7 @@ pub struct Compare {
     json: bool,
 }
 
-/// The rest of the command line; none if only help is wanted.
+/// Parses the rest of the command line; `None` if only help is wanted.
 pub fn parse(mut args: Args) -> Result<Option<Compare>, String> {
     let mut compare = Compare::default();
     while let Some(word) = args.next()? {
@@ -57,11 +57,11 @@ pub fn parse(mut args: Args) -> Result<Option<Compare>, String> {
     }
 }
 
-/// A figure that is compared: its key, and the head of its columns.
+/// A figure that is compared: its key, and the head of its column.
 type Figure = (&'static str, &'static str);
 
-/// The first one decides: the tail of a distribution is another matter, and a rate follows from the bandwidth. Of writes
-/// and reads both do.
+/// The first figure decides: the tail of a distribution is another matter, and a rate follows from the bandwidth. For tests
+/// of writes and reads both figures decide.
 fn figures(kind: Kind) -> [Figure; 2] {
     match kind {
         Kind::Latency => [(kind.main_figure(), "t_typical[usec]"), ("t_p99_usec", "99%[usec]")],
@@ -74,7 +74,7 @@ fn figures(kind: Kind) -> [Figure; 2] {
 #[derive(Debug)]
 struct Pair {
     bytes: u64,
-    /// Of each figure, A's and B's.
+    /// For each figure, the values of A and B.
     values: Vec<(f64, f64)>,
     paths: [String; 2],
     worse: bool,
@@ -84,16 +84,16 @@ struct Pair {
 struct Findings {
     figures: Vec<Figure>,
     pairs: Vec<Pair>,
-    /// Sizes that only A has, and only B.
+    /// Sizes that only A has, and those that only B has.
     only: [Vec<u64>; 2],
-    /// Keys of what was measured, with A's and B's.
+    /// Keys that describe the measurement and differ, with the values of A and B.
     differences: Vec<(String, Value, Value)>,
 }
 
-/// What two runs of the same measurement differ in anyway.
+/// Keys that differ between any two runs of the same measurement.
 const OWN: [&str; 4] = ["server", "registration_bytes", "registration_usec", "remote_registration_usec"];
 
-/// What identifies a row: the size, and its number among those of that size.
+/// The identity of a row: its size, and its number among the rows of that size.
 fn keyed(file: &Results) -> BTreeMap<(u64, usize), usize> {
     let mut seen = BTreeMap::new();
     let key = |bytes| {
@@ -141,7 +141,7 @@ fn differences(a: &Map<String, Value>, b: &Map<String, Value>) -> Vec<(String, V
     keys.map(|key| (key.clone(), of(a, key), of(b, key))).filter(|(_, a, b)| a != b).collect()
 }
 
-/// Says how they compare; gives words if B is beyond the limit.
+/// Writes the comparison. Returns words if B is worse than the limit allows.
 pub fn run(compare: &Compare) -> error::Result<Option<String>> {
     let [a, b] = [&compare.files[0], &compare.files[1]].map(|name| Results::load(name));
     let (a, b) = (a?, b?);
@@ -169,7 +169,7 @@ fn ratio(x: f64) -> String {
     if (0.001..1e4).contains(&x) { format!("{x:.3}") } else { format!("{x:.0e}") }
 }
 
-/// A value of a run as it is shown, whoever wrote it.
+/// A value of a run as text that is safe to show, whoever wrote the file.
 fn shown(value: &Value) -> String {
     crate::results::tame(&match value {
         Value::String(text) => text.clone(),

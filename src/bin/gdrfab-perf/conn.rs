@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Getting connected: the objects of one side, the listener, and their end in the right order.
+//! Connecting: the objects of one side, the listener, and closing everything in the right order.
 
 use crate::args::Options;
 use crate::bounds::Bounds;
@@ -22,7 +22,7 @@ use gdrfab::sys::process;
 use gdrfab::sys::time::{now_ns, ticks};
 use std::sync::Arc;
 
-/// Keeps this thread, and those that it starts later, on one CPU.
+/// Binds this thread, and the threads that it starts later, to one CPU.
 pub fn pin(cpu: Option<usize>) -> Result<()> {
     let Some(cpu) = cpu else { return Ok(()) };
     let mut set = rustix::thread::CpuSet::new();
@@ -30,12 +30,12 @@ pub fn pin(cpu: Option<usize>) -> Result<()> {
     rustix::thread::sched_setaffinity(None, &set).map_err(|e| Error::os(format_args!("pinning to CPU {cpu}"), e))
 }
 
-/// Fits what endpoints are opened with to the plan.
+/// Adapts the info that endpoints are opened with to the plan.
 fn fit(info: &mut Info, plan: &Plan, receives: usize) -> Result<()> {
     let manners = Manners::of(info);
     let posts = plan.test.is_round_trip() || plan.both;
     match plan.inline {
-        // The library takes 0 for its default, so that has to be none from the start, and is for a client.
+        // The library takes 0 as its default, so an inline size of 0 must be set from the start, and only for a client.
         Some(0) if manners.nic && info.inject_size > 0 && posts => {
             return Err(Error::fixed(errno::EOPNOTSUPP, "--inline 0: this side posts as well; start the server with --inline 0 too"));
         }
@@ -52,7 +52,7 @@ fn fit(info: &mut Info, plan: &Plan, receives: usize) -> Result<()> {
         }
     }
     if manners.nic {
-        // Room for control messages as well.
+        // There must be room for control messages as well.
         info.tx_size = info.tx_size.max(plan.depth + 8);
         info.rx_size = info.rx_size.max(receives);
     }
@@ -65,42 +65,42 @@ pub struct Side {
     pub domain: Arc<Domain>,
     fabric: Arc<Fabric>,
     eq: Arc<Eq>,
-    /// Of connectionless endpoints.
+    /// The address vector of connectionless endpoints.
     av: Option<Arc<Av>>,
     mr: Option<Box<Mr>>,
-    /// Of the memory for control messages, where that needs one.
+    /// The region of the memory for control messages, if that needs one.
     mail_mr: Option<Box<Mr>>,
-    /// Where the other side is, and the device that leads there.
+    /// The address of the other side, and the device that leads there.
     pub address: String,
     pub device: Option<String>,
     pub provider: String,
-    /// Bytes of the region under test, and the nanoseconds that registering them took.
+    /// The bytes of the region under test, and the nanoseconds that its registration took.
     pub registered_bytes: usize,
     pub registration_ns: u64,
     pub peer_registration_ns: u64,
-    /// What every endpoint is opened with.
+    /// The info with which every endpoint is opened.
     info: Info,
-    /// Milliseconds that connecting may take.
+    /// The milliseconds that connecting may take.
     meeting_ms: u64,
     open: bool,
 }
 
 impl Side {
-    /// Opens everything up to an enabled endpoint whose receives are posted.
+    /// Opens everything, up to an enabled endpoint whose receives are posted.
     pub fn open(mut info: Info, plan: &Plan, memory: Kind, clock: Clock, cpu: Option<usize>, meeting_ms: u64) -> Result<Side> {
         info.threading = if plan.one_thread { THREAD_DOMAIN } else { THREAD_SAFE };
         info.progress = if plan.auto { PROGRESS_AUTO } else { PROGRESS_MANUAL };
         let fabric = Fabric::open(&info)?;
         // SAFETY: one thread of this program uses a domain, unless the plan asks for locks.
         let domain = Domain::open(&fabric, &info, Some(unsafe { Promise::given() }))?;
-        // After the domain, so that a progress thread is not tied to the same CPU.
+        // After the domain was opened, so that a progress thread is not bound to the same CPU.
         pin(cpu)?;
         let layout = Layout::of(plan);
         let receives = Manners::of(&info).receives(plan.test, layout.receives);
         fit(&mut info, plan, receives)?;
         let manners = Manners::of(&info);
         let mut memory = Memory::new(memory, &domain, layout.bytes())?;
-        // A card, which changes such a region alone, is told; elsewhere reading and writing are right enough.
+        // A card that carries out the atomics needs the right; elsewhere the rights to read and write are enough.
         memory.access.set(Access::ATOMIC, plan.test.action().is_some() && manners.nic);
         let registered_bytes = layout.bytes();
         let before = now_ns();
@@ -144,7 +144,7 @@ impl Side {
         Ok(side)
     }
 
-    /// Opens one more endpoint, which answers `request` if there is one.
+    /// Opens one more endpoint, which accepts `request` if there is one.
     pub fn add(&mut self, request: Option<RequestId>, plan: &Plan) -> Result<()> {
         let info = Info { request, ..self.info.clone() };
         let manners = self.link.manners;
@@ -163,12 +163,12 @@ impl Side {
         }
         ep.set_connect_timeout_ns(self.meeting_ms.saturating_mul(1_000_000));
         ep.enable()?;
-        // Control messages go through the first alone.
+        // Control messages go through the first endpoint only.
         let receives = if self.link.eps.is_empty() || plan.test.is_message() { self.link.layout.receives } else { 0 };
         self.link.add(ep, if receives > 0 { manners.receives(plan.test, receives) } else { 0 })
     }
 
-    /// Leads endpoint `lane` to its counterpart: connects, or makes it known, so that its first message does.
+    /// Connects endpoint `lane` with its counterpart, or inserts the counterpart's name, so that the first message connects.
     pub fn reach(&self, lane: usize, address: &str) -> Result<()> {
         let Some(av) = &self.av else { return self.link.eps[lane].connect_addr(address) };
         match av.insert(&address.parse::<Name>()?.encode())? {
@@ -177,7 +177,7 @@ impl Side {
         }
     }
 
-    /// The newest endpoint.
+    /// The endpoint that was opened last.
     fn newest(&self) -> Result<&Arc<Endpoint>> {
         self.link.eps.last().ok_or(Error::fixed(errno::EINVAL, "there is no endpoint"))
     }
@@ -191,30 +191,31 @@ impl Side {
         Ok(Place { base: facts.base, key: facts.key })
     }
 
-    /// What this side, a server, says to its client.
+    /// The answer of this side, a server, to its client.
     pub fn answer(&self, token: u64) -> Result<Vec<u8>> {
         Ok(Answer { place: self.place()?, registration_ns: self.registration_ns, token }.encode())
     }
 
-    /// Takes over what the server said.
+    /// Takes over the values of the server's answer.
     pub fn hear(&mut self, answer: &Answer) {
         (self.link.peer, self.peer_registration_ns) = (answer.place, answer.registration_ns);
     }
 
-    /// How this side's memory was registered, where that is not the same for all.
+    /// The way in which this side's memory was registered, if it is not the same for all.
     pub fn registered(&self) -> Option<String> {
         self.link.manners.nic.then_some(())?;
         Some(self.facts().ok()?.paths.words())
     }
 
-    /// Bytes up to which operations travel with their requests; none if nobody said so and no device does it by itself.
+    /// The length up to which operations travel with their requests; `None` if it was not set and no device does so by
+    /// itself.
     pub fn inline(&self, plan: &Plan) -> Option<usize> {
         if self.link.manners.nic { Some(self.link.manners.inject) } else { plan.inline }
     }
 
-    /// Waits for the end of a connection attempt; gives what the peer sent with it.
+    /// Waits for the end of a connection attempt, and returns the peer's private data.
     pub fn connected(&self) -> Result<Vec<u8>> {
-        // The library's own limit comes first and has better words.
+        // The library's own time limit ends first, and has better words.
         let until = now_ns() + (self.meeting_ms + 1000) * 1_000_000;
         while now_ns() < until {
             let Some(event) = next_event(&self.eq, 100)? else { continue };
@@ -253,7 +254,7 @@ impl Side {
         Ok(side)
     }
 
-    /// Whether the peer is still there, while nothing is awaited from it.
+    /// Checks that the peer is still there, while nothing is expected from it.
     fn check_alive(&mut self) -> Result<()> {
         self.link.poll()?;
         match next_event(&self.eq, 0)? {
@@ -262,7 +263,7 @@ impl Side {
         }
     }
 
-    /// Ends everything; the first failure is told, the rest is closed all the same.
+    /// Closes everything. The first failure is returned, and the rest is closed all the same.
     pub fn close(&mut self) -> Result<()> {
         if !std::mem::take(&mut self.open) {
             return Ok(());
@@ -284,12 +285,12 @@ impl Side {
 
 impl Drop for Side {
     fn drop(&mut self) {
-        // Whoever wants to know how it went has called close.
+        // A caller that wants the result calls `close`.
         let _ = self.close();
     }
 }
 
-/// The next event of a queue; none if none came in time.
+/// The next event of a queue; `None` if none came in time.
 fn next_event(eq: &Eq, timeout_ms: i32) -> Result<Option<Event>> {
     match eq.sread(timeout_ms, |_| (true, ())) {
         Ok(got) => Ok(got.and_then(|(_, event)| event)),
@@ -302,7 +303,7 @@ pub struct Listener {
     fabric: Arc<Fabric>,
     eq: Arc<Eq>,
     pep: Arc<Pep>,
-    /// Bytes that a refusal can carry.
+    /// The bytes that a rejection can carry.
     room: usize,
     bounds: Bounds,
 }
@@ -323,7 +324,8 @@ impl Listener {
         self.pep.address()
     }
 
-    /// Waits for a client whose plan can be served, and accepts it with all its endpoints. Who fails before that is turned away.
+    /// Waits for a client whose plan can be served, and accepts it with all its endpoints. Clients that fail before that are
+    /// turned away.
     pub fn accept(&self, clock: Clock, cpu: Option<usize>) -> Result<(Side, Plan)> {
         loop {
             let Some((info, request, hello)) = self.request(1000)? else { continue };
@@ -336,7 +338,7 @@ impl Listener {
                 Ok(met) => return Ok(met),
                 Err(words) => {
                     cli::complain(&format!("gdrfab-perf: a client was turned away: {words}"));
-                    // It may have been taken out of our hands, and is rejected then.
+                    // The request may have ended meanwhile, and is then rejected already.
                     let _ = self.pep.reject(request, wire::clip(&words, self.room));
                 }
             }
@@ -358,7 +360,7 @@ impl Listener {
         Ok(side)
     }
 
-    /// A request of a client's, and what came with it; none if none came in time.
+    /// A client's request and its private data; `None` if none came in time.
     fn request(&self, timeout_ms: i32) -> Result<Option<(Info, RequestId, Vec<u8>)>> {
         let Some(mut event) = next_event(&self.eq, timeout_ms)? else { return Ok(None) };
         let Some(info) = event.info.take().map(|info| *info) else { return Ok(None) };
@@ -366,7 +368,7 @@ impl Listener {
         Ok(Some((info, request, event.data)))
     }
 
-    /// Waits for one more endpoint of the same client. Others are turned away meanwhile.
+    /// Waits for one more endpoint of the same client. Other clients are turned away meanwhile.
     fn join(&self, side: &mut Side, plan: &Plan, token: u64, lane: u64) -> Result<()> {
         let until = now_ns() + side.meeting_ms.saturating_mul(1_000_000);
         while now_ns() < until {

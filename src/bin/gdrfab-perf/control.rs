@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Connecting by exchanged addresses: the two sides tell each other the plan and where their endpoints are over a TCP socket
-//! of their own, which stays open so that the end of a process is noticed. Who connects to it is trusted with nothing until its bytes
-//! have been looked at.
+//! Connecting by exchanged addresses. The two sides send each other the plan and the addresses of their endpoints over a TCP
+//! socket of their own, which stays open so that the end of a process is noticed. Nothing that arrives on this socket is
+//! trusted before it was checked.
 
 use crate::args::Options;
 use crate::bounds::Bounds;
@@ -20,27 +20,27 @@ use std::net::{Ipv4Addr, TcpListener, TcpStream, ToSocketAddrs};
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
-/// perftest's, so that who comes from there finds the same port open.
+/// The port of perftest, so that its users find the same port open.
 const DEFAULT_PORT: u16 = 18515;
-/// "gdrfabc" and the version of what follows; then the length of the rest, and the rest.
+/// "gdrfabc" and the version of the format; the length of the rest and the rest follow.
 const MAGIC: [u8; 8] = *b"gdrfabc\x01";
-/// Bytes of the rest that are taken for meant: the addresses of all endpoints, and more.
+/// The longest rest that is accepted: the addresses of all endpoints, and more.
 const FRAME_MAX: usize = 32 << 10;
 const ADDRESS_MAX: usize = 256;
-/// Of a provider's name.
+/// The longest name of a provider.
 const NAME_MAX: usize = 32;
-/// What the rest of the server's answer begins with.
+/// The first word of the rest in the server's answer.
 const WELCOME: u8 = 1;
 const REFUSED: u8 = 0;
 
-/// Bytes before the rest.
+/// The number of bytes before the rest.
 const HEAD: usize = 12;
 
 fn foreign() -> Error {
     Error::fixed(errno::EPROTO, "who speaks there is not gdrfab-perf, or of another version")
 }
 
-/// How long the rest is that follows these bytes.
+/// The length of the rest that follows these bytes.
 fn rest_of(head: &[u8; HEAD]) -> Result<usize> {
     let (magic, len) = head.split_at(MAGIC.len());
     if magic != MAGIC {
@@ -53,7 +53,7 @@ fn rest_of(head: &[u8; HEAD]) -> Result<usize> {
     Ok(len)
 }
 
-/// A socket on which one exchange has a time limit, however its bytes come in.
+/// A socket with a time limit for a whole exchange, however slowly the bytes arrive.
 struct Talk {
     socket: TcpStream,
     until: Instant,
@@ -102,7 +102,7 @@ impl Talk {
     }
 }
 
-/// Takes a piece off the front, if it is there.
+/// Takes a piece from the front, if there is one.
 fn take<'a>(bytes: &mut &'a [u8], len: usize) -> Option<&'a [u8]> {
     let (piece, rest) = bytes.split_at_checked(len)?;
     *bytes = rest;
@@ -120,14 +120,14 @@ fn get<'a>(bytes: &mut &'a [u8], most: usize) -> Option<&'a [u8]> {
     if len > most { None } else { take(bytes, len) }
 }
 
-/// As many addresses as there are endpoints, and nothing behind them.
+/// Parses exactly as many addresses as there are endpoints.
 fn addresses(mut bytes: &[u8], count: usize) -> Option<Vec<String>> {
     let list: Option<Vec<String>> =
         (0..count).map(|_| Some(std::str::from_utf8(get(&mut bytes, ADDRESS_MAX)?).ok()?.to_string())).collect();
     list.filter(|_| bytes.is_empty())
 }
 
-/// What a client says first: the provider, its plan, and where its endpoints are.
+/// A client's first message: the provider, its plan, and the addresses of its endpoints.
 fn hello(bytes: &[u8]) -> std::result::Result<(&str, Plan, wire::Place, Vec<String>), &'static str> {
     let mut rest = bytes;
     let provider = get(&mut rest, NAME_MAX).and_then(|name| std::str::from_utf8(name).ok()).ok_or("an unknown plan")?;
@@ -136,7 +136,7 @@ fn hello(bytes: &[u8]) -> std::result::Result<(&str, Plan, wire::Place, Vec<Stri
     Ok((provider, plan, place, list))
 }
 
-/// This side's endpoints, one for each that the plan has, and their addresses.
+/// This side's endpoints, as many as the plan has, and their addresses.
 fn prepare(side: &mut Side, plan: &Plan) -> Result<Vec<u8>> {
     for _ in 1..plan.endpoints {
         side.add(None, plan)?;
@@ -217,7 +217,7 @@ fn reach(host: &str, port: u16, limit: Duration) -> Result<TcpStream> {
     Err(last)
 }
 
-/// Where a server waits for clients that want to exchange addresses.
+/// The listener of a server for clients that exchange addresses.
 pub struct Exchange {
     listener: TcpListener,
     choice: Choice,
@@ -226,7 +226,8 @@ pub struct Exchange {
     callers: RefCell<Vec<Caller>>,
 }
 
-/// Callers that are heard at once; more wait in the listener's backlog until one is done or its time is over.
+/// The most clients that are read from at once. Further ones wait in the listener's backlog until one has finished or its
+/// time is over.
 const CALLERS: usize = 64;
 
 struct Caller {
@@ -362,7 +363,7 @@ impl Exchange {
     }
 }
 
-/// Says why, to somebody who may be gone or not listen.
+/// Sends the reason for a refusal, to a client that may be gone or may not read it.
 fn refuse(talk: &mut Talk, words: &str) {
     talk.until = Instant::now() + Duration::from_millis(100);
     let _ = talk.send(&[&[REFUSED], wire::clip(words, ADDRESS_MAX)].concat());

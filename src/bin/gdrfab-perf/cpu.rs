@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! CPU time of this process beside the time that passed: what moving bytes costs besides the time it takes.
+//! The CPU time of this process in relation to the time that passed.
 
 use gdrfab::sys::time::now_ns;
 use rustix::time::{ClockId, clock_gettime};
 
-/// Since a moment.
+/// The CPU time since a moment.
 #[derive(Clone, Copy)]
 pub struct CpuUse {
     used: u64,
@@ -28,7 +28,7 @@ impl CpuUse {
     }
 }
 
-/// CPUs of this host that are on.
+/// The number of this host's CPUs that are online.
 pub fn count() -> usize {
     // SAFETY: no arguments but a name.
     let n = unsafe { libc::sysconf(libc::_SC_NPROCESSORS_ONLN) };

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Results as CSV: a header, and a line for each size that stands for itself, so it repeats what was measured and how.
-//! Quoting is all there is to writing it, which is less than another dependency.
+//! Results as CSV: a header, and a line for each size. Each line is complete by itself, so it repeats the description of the
+//! measurement. The format needs only quoting, so no dependency is used for it.
 
 use serde_json::{Map, Value};
 
-/// A cell. Only what would be taken for the format's own is quoted.
+/// A cell, in quotes if it contains characters of the format.
 fn cell(value: &Value) -> String {
     let text = match value {
         Value::Null => String::new(),
@@ -15,7 +15,7 @@ fn cell(value: &Value) -> String {
     if text.contains(['"', ',', '\n', '\r']) { format!("\"{}\"", text.replace('"', "\"\"")) } else { text }
 }
 
-/// All of a run: `run` as far as the rows do not say it themselves, then the rows' own keys.
+/// A run as columns: the keys of `run` that the rows do not have, then the rows' own keys.
 pub fn text(run: &Value, rows: &[Value]) -> String {
     let empty = Map::new();
     let run = run.as_object().unwrap_or(&empty);

@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Memory of CUDA that a program allocates by itself, in the ways that programs do, so that what
-//! gdrfab does with memory it did not make can be measured. The driver is called as such a program
-//! calls it, in the device's primary context.
+//! CUDA memory that a program allocates by itself, in each of the ways that programs use, to measure how gdrfab handles
+//! memory that it did not allocate. The driver is called as such a program calls it, in the device's primary context.
 
 use gdrfab::error::{Error, Result, errno};
 use gdrfab::sys::dl::Library;
 use std::ffi::{c_int, c_void};
 use std::ptr::null_mut;
 
-/// How a program came by its device memory.
+/// The way in which a program has allocated its device memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum How {
     /// The vendor's usual allocator; where only gdrfab can allocate, its own.
@@ -39,7 +38,7 @@ impl How {
 
 type Ptr = u64;
 
-/// The part of CUmemLocation that every version has.
+/// The part of CUmemLocation that is in every version.
 #[repr(C)]
 #[derive(Clone, Copy)]
 struct Location {
@@ -282,7 +281,7 @@ mod table {
     }
 }
 
-/// An allocation of a program's own.
+/// An allocation that a program made by itself.
 pub struct Made {
     pub addr: u64,
     cuda: table::Cuda,

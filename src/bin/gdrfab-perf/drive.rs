@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! How operations are driven, as far as perftest's users have a say in it: lists, directions, endpoints, inline data, pace,
-//! and how the two sides find each other. These options belong together, and so do the rules between them.
+//! The options that say how operations are posted, as perftest has them: lists, directions, endpoints, inline data, pace, and
+//! the way in which the two sides find each other; and the rules between these options.
 
 use crate::cli::Args;
 use crate::tests::Test;
@@ -25,9 +25,9 @@ pub const HELP: &str = "  -l, --post-list N     N operations to a post (1), for 
       --report-gbits    bandwidths in Gb/s
 ";
 
-/// Connections between the two sides.
+/// The most connections between the two sides.
 pub const MAX_ENDPOINTS: usize = 64;
-/// Largest inline size that is taken for meant, as of `GDRFAB_VERBS_INLINE`.
+/// The largest inline size that is accepted, as for `GDRFAB_VERBS_INLINE`.
 pub const MAX_INLINE: usize = 4096;
 const MAX_BURST: u64 = 1 << 20;
 
@@ -52,12 +52,12 @@ impl Unit {
 pub struct Limit {
     pub rate: f64,
     pub unit: Unit,
-    /// Operations that may follow each other at once.
+    /// The number of operations of a burst.
     pub burst: u64,
 }
 
 impl Limit {
-    /// Nanoseconds from one burst to the next.
+    /// The nanoseconds from one burst to the next.
     pub fn gap_ns(&self, size: usize) -> u64 {
         let per_second = match self.unit {
             Unit::Gbits => self.rate * 1e9 / 8.0 / size as f64,
@@ -73,13 +73,13 @@ pub struct Drive {
     pub list: usize,
     pub both: bool,
     pub endpoints: usize,
-    /// None: as the provider does it by itself.
+    /// The inline size; `None`: the provider's own.
     pub inline: Option<usize>,
     pub limit: Option<Limit>,
-    /// Endpoints are told each other's addresses, rather than connected by listening.
+    /// Endpoints connect by exchanged addresses, and not by listening.
     pub addresses: bool,
     pub control_port: Option<u16>,
-    /// Connectionless endpoints.
+    /// Endpoints are connectionless.
     pub rdm: bool,
     pub tagged: bool,
     pub gid_index: Option<u8>,
@@ -111,7 +111,7 @@ impl Default for Drive {
 }
 
 impl Drive {
-    /// Takes one option of the command line; false if it is none of these.
+    /// Takes one option of the command line. False: it is none of these.
     pub fn take(&mut self, option: &str, args: &mut Args) -> Result<bool, String> {
         match option {
             "-l" | "--post-list" => self.list = args.number(option, "a number from 1 up")?,
@@ -133,7 +133,7 @@ impl Drive {
         Ok(true)
     }
 
-    /// The rules between the options.
+    /// Checks the rules between the options.
     pub fn check(&mut self, test: Test, depth: usize, cq_mod: Option<usize>) -> Result<(), String> {
         let windows = test.is_window();
         let only = [
@@ -188,7 +188,7 @@ impl Drive {
         Ok(())
     }
 
-    /// What of all this applies, for the head of a report.
+    /// The options that apply, for the head of a report.
     pub fn words(&self) -> Vec<String> {
         let mut words = Vec::new();
         if self.rdm {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Host memory that not every machine has: huge pages, and dma-bufs of the kernel's own makers. Where the machine lacks
+//! Kinds of host memory that not every machine has: huge pages, and dma-bufs that the kernel makes. If the machine lacks
 //! them, the error says what to do about it.
 
 use gdrfab::error::{Error, Result, errno};
@@ -37,13 +37,14 @@ impl Huge {
         };
         let size = pages.checked_mul(HUGE).ok_or_else(|| refused(Errno::NOMEM))?;
         let flags = MapFlags::PRIVATE | MapFlags::HUGETLB | MapFlags::HUGE_2MB;
-        // SAFETY: a fresh address chosen by the kernel disturbs no existing memory.
+        // SAFETY: the kernel chooses the address, so no existing mapping changes.
         let at = unsafe { rustix::mm::mmap_anonymous(null_mut(), size, ProtFlags::READ | ProtFlags::WRITE, flags) }.map_err(refused)?;
         let huge = Huge { addr: at as usize, len: size };
-        // A limit of the process's group shows here as an error, and at the first touch as a signal.
-        // SAFETY: the range is ours.
+        // Touches the pages by a call: a limit of the control group is an error here, and would be a signal at the first
+        // access.
+        // SAFETY: the range was mapped above.
         match unsafe { rustix::mm::madvise(at, size, Advice::LinuxPopulateWrite) } {
-            // Kernels before 5.14 do not know it.
+            // Kernels before 5.14 do not know this advice.
             Ok(()) | Err(Errno::INVAL) => Ok(huge),
             Err(e) => Err(refused(e)),
         }
@@ -52,18 +53,18 @@ impl Huge {
 
 impl Drop for Huge {
     fn drop(&mut self) {
-        // SAFETY: mapped by `new` and unmapped once; there is nothing to do about a failure.
+        // SAFETY: `new` mapped the range, and it is unmapped once; a failure is ignored.
         let _ = unsafe { rustix::mm::munmap(self.addr as *mut std::ffi::c_void, self.len) };
     }
 }
 
-/// A dma-buf and the mapping by which the CPU reaches it.
+/// A dma-buf, and the mapping by which the CPU reaches it.
 pub struct DmaBuf {
     pub fd: OwnedFd,
     pub map: Mapping,
 }
 
-/// Of `linux/udmabuf.h`.
+/// The structure of `linux/udmabuf.h`.
 #[repr(C)]
 struct UdmabufCreate {
     memfd: u32,
@@ -75,7 +76,7 @@ const UDMABUF_CREATE: u32 = 0x4018_7542;
 const UDMABUF_CLOEXEC: u32 = 1;
 const UDMABUF_LIMIT: &str = "/sys/module/udmabuf/parameters/size_limit_mb";
 
-/// Of `linux/dma-heap.h`.
+/// The structure of `linux/dma-heap.h`.
 #[repr(C)]
 struct HeapAllocation {
     len: u64,
@@ -94,7 +95,7 @@ fn size_of_pages(len: usize) -> Result<usize> {
 }
 
 /// # Safety
-/// `argument` is what `request` takes.
+/// `argument` has the type that `request` takes.
 unsafe fn ioctl<T>(device: &OwnedFd, request: u32, argument: &mut T) -> std::result::Result<i32, Errno> {
     // SAFETY: the caller says that the request takes this argument, which lives until the call returns.
     match unsafe { libc::ioctl(device.as_raw_fd(), request as _, argument) } {
@@ -104,19 +105,19 @@ unsafe fn ioctl<T>(device: &OwnedFd, request: u32, argument: &mut T) -> std::res
 }
 
 fn mapped(fd: i32, size: usize) -> Result<DmaBuf> {
-    // SAFETY: the kernel has just given us this descriptor.
+    // SAFETY: the kernel has just returned this descriptor, and nothing else owns it.
     let fd = unsafe { OwnedFd::from_raw_fd(fd) };
     let map = Mapping::new(fd.as_fd(), 0, size, Protection::ReadWrite)?;
     Ok(DmaBuf { fd, map })
 }
 
-/// A dma-buf over a memory file of ours.
+/// A dma-buf over a memory file of this process.
 pub fn udmabuf(len: usize) -> Result<DmaBuf> {
     let maker = device("/dev/udmabuf", "`modprobe udmabuf` makes it")?;
     let size = size_of_pages(len)?;
     let file = memfd("gdrfab-perf", size)?;
     let mut create = UdmabufCreate { memfd: file.as_raw_fd() as u32, flags: UDMABUF_CLOEXEC, offset: 0, size: size as u64 };
-    // SAFETY: the struct of this request.
+    // SAFETY: this is the structure that the request takes.
     let made = unsafe { ioctl(&maker, UDMABUF_CREATE, &mut create) };
     let limit = || read_to_string(UDMABUF_LIMIT).map_or(String::new(), |mb| format!(" ({UDMABUF_LIMIT}: {})", mb.trim()));
     mapped(made.map_err(|e| Error::os(format_args!("UDMABUF_CREATE of {size} bytes{}", limit()), e))?, size)
@@ -128,7 +129,7 @@ pub fn dma_heap(len: usize) -> Result<DmaBuf> {
     let size = size_of_pages(len)?;
     let fd_flags = (libc::O_RDWR | libc::O_CLOEXEC) as u32;
     let mut allocation = HeapAllocation { len: size as u64, fd: 0, fd_flags, heap_flags: 0 };
-    // SAFETY: the struct of this request.
+    // SAFETY: this is the structure that the request takes.
     unsafe { ioctl(&heap, DMA_HEAP_ALLOC, &mut allocation) }
         .map_err(|e| Error::os(format_args!("DMA_HEAP_IOCTL_ALLOC of {size} bytes"), e))?;
     mapped(allocation.fd as i32, size)

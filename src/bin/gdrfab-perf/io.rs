@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! One side of a connection at work: its receives, polling, and waits that end. Posting is in `post`, control messages in `mail`.
+//! One side of a connection at work: its receives, its polling, and waits with a time limit. `post` has the posting, `mail`
+//! the control messages.
 
 use crate::layout::Layout;
 use crate::memory::{Memory, POISON};
@@ -17,14 +18,14 @@ use gdrfab::sys::time::ticks;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// Control messages that have come and nobody has waited for yet; more are no client of this program.
+/// The most control messages that are kept unread; a peer that sends more is no client of this program.
 const MAIL_KEPT: usize = 256;
-/// Looks at memory between two turns of progress, where the path does without progress.
+/// The number of looks at memory between two turns of progress, if bytes arrive without progress.
 const LOOKS: u32 = 64;
-/// From this size on helping with a copy takes longer than a look at the queue.
+/// From this size on, helping with a copy takes longer than a look at the queue.
 const LARGE: usize = 64 << 10;
 
-/// Counts fruitless turns; now and then it looks at the clock.
+/// Counts turns of progress that found nothing, and now and then looks at the clock.
 #[derive(Default)]
 pub struct Spin {
     turns: u32,
@@ -38,14 +39,14 @@ struct Arrival {
     control: Option<u64>,
 }
 
-/// The context of a control message on its way: no endpoint's number.
+/// The context of an outgoing control message; no endpoint has this number.
 pub const LETTER: usize = usize::MAX;
-/// Bits of a receive's context that name its endpoint.
+/// The bits of a receive's context that hold the number of its endpoint.
 const LANE_BITS: u32 = 6;
-/// Of all messages, control messages too: both need the same receives.
+/// The tag of all messages, control messages too: both use the same receives.
 const TAG: u64 = 7;
 
-/// Completions that nobody has looked at, as `sort` divides them.
+/// Completions that were read and not handled yet, as `sort` divides them.
 #[derive(Default)]
 struct Fresh {
     arrivals: Vec<Arrival>,
@@ -53,44 +54,44 @@ struct Fresh {
 }
 
 pub struct Link {
-    /// The first carries all control messages.
+    /// The endpoints; the first carries all control messages.
     pub eps: Vec<Arc<Endpoint>>,
     pub cq: Arc<Cq>,
     pub memory: Memory,
-    /// Where control messages arrive, unless messages are under test, and where they leave from if they have to be in a
-    /// region.
+    /// The memory in which control messages arrive, unless messages are under test, and from which they are sent if they have
+    /// to lie in a region.
     pub mailbox: Memory,
     pub layout: Layout,
     pub peer: Place,
     pub desc: u64,
     pub mail_desc: u64,
     pub manners: Manners,
-    /// Messages have this tag; none: they have none.
+    /// The tag of messages; `None`: they have none.
     pub tag: Option<u64>,
-    /// Bytes up to which an operation travels with its request because the command line says so.
+    /// The length up to which an operation travels with its request, if the command line says so.
     pub inline: usize,
-    /// Limit for an operation; 0 = none. Receives have none: they wait for as long as it takes.
+    /// The time limit of an operation; 0: none. Receives have none, since they wait for as long as the test takes.
     pub timeout_ns: u64,
-    /// Ticks that a wait for the peer may last.
+    /// The ticks that a wait for the peer may last.
     pub patience: u64,
-    /// When the peer's time is over, in ticks.
+    /// The tick at which the peer's time is over.
     pub until: u64,
-    /// When the peer last gave a sign of life, in ticks.
+    /// The tick of the peer's last sign of life.
     pub heard: u64,
-    /// Where the sides told each other their addresses, open as long as the peer's process.
+    /// The socket over which addresses were exchanged, open as long as the peer's process lives.
     pub control: Option<Control>,
     pub yields: bool,
-    /// Completions of our own that were asked for, and of each endpoint.
+    /// The requested completions of this side's operations, in all and for each endpoint.
     pub done: u64,
     pub ends: Vec<u64>,
-    /// Control messages of this side that left from the mailbox.
+    /// The number of this side's control messages that were sent from the mailbox.
     pub letters: u64,
-    /// Messages under test that this side sent.
+    /// The number of messages under test that this side sent.
     pub sent: u64,
-    /// Messages that are no control messages, and where the last one lies.
+    /// The number of messages received that are no control messages, and the place of the last.
     pub arrived: u64,
     pub last: usize,
-    /// Where messages landed since the list was emptied, if somebody wants to know.
+    /// The places of messages received since the list was emptied, if a test needs them.
     pub places: Option<Vec<usize>>,
     fresh: Fresh,
     pub mail: VecDeque<Mail>,
@@ -98,7 +99,7 @@ pub struct Link {
 }
 
 impl Link {
-    /// `descs`: of the memory under test, and of that for control messages.
+    /// `descs` are the descriptors of the memory under test and of the memory for control messages.
     #[allow(clippy::too_many_arguments)]
     pub fn new(cq: Arc<Cq>, memory: Memory, mailbox: Memory, plan: &Plan, descs: (u64, u64), manners: Manners, patience: u64) -> Link {
         Link {
@@ -132,7 +133,7 @@ impl Link {
         }
     }
 
-    /// Takes an endpoint in, with its receives. From then on there is always one for a control message on the first.
+    /// Adds an endpoint and posts its receives. From then on the first endpoint always has a receive for a control message.
     pub fn add(&mut self, ep: Arc<Endpoint>, receives: usize) -> Result<()> {
         self.eps.push(ep);
         self.ends.push(0);
@@ -153,17 +154,17 @@ impl Link {
         }
     }
 
-    /// The memory that receives are posted with.
+    /// The memory of the receives, and its descriptor.
     fn inbox(&self) -> &Memory {
         if self.layout.messages { &self.memory } else { &self.mailbox }
     }
 
-    /// Control messages from the mailbox that are not complete.
+    /// The number of control messages from the mailbox that are not complete.
     pub fn letters_under_way(&self) -> u64 {
         self.letters - self.fresh.letters
     }
 
-    /// One turn of progress, with what it brought.
+    /// Makes progress once, and handles its completions.
     #[inline]
     pub fn poll(&mut self) -> Result<()> {
         let Link { cq, fresh, done, ends, .. } = self;
@@ -171,7 +172,7 @@ impl Link {
         self.digest(taken)
     }
 
-    /// The same, asleep until something comes or `ms` passed.
+    /// The same, but sleeps until something arrives or `ms` have passed.
     pub fn nap(&mut self, ms: i32) -> Result<()> {
         let Link { cq, fresh, done, ends, .. } = self;
         match cq.sread(32, ms, |_, c| sort(c, fresh, done, ends)) {
@@ -209,7 +210,7 @@ impl Link {
             }
             let room = self.layout.inbox(a.lane, 0).1;
             match self.post_receive(a.lane, a.place, room) {
-                // A peer that said goodbye and left; what it said still counts.
+                // The peer said goodbye and left; its last message still counts.
                 Err(e) if e.errno == errno::ESHUTDOWN => {}
                 other => other?,
             }
@@ -230,7 +231,7 @@ impl Link {
         if kind != Kinds::Tick {
             self.mail.push_back(Mail { kind, bytes });
         }
-        // It overwrote what lay there.
+        // The message has overwritten the bytes that lay there.
         if self.layout.messages
             && a.len > 0
             && let Some(places) = &mut self.places
@@ -241,7 +242,7 @@ impl Link {
         Ok(())
     }
 
-    /// The kind of a control message that carries it in front.
+    /// The kind of a control message that has it in its first bytes.
     fn enveloped(&self, a: &Arrival) -> Option<u64> {
         if a.len < wire::ENVELOPE || a.len > MAIL_MAX {
             return None;
@@ -249,7 +250,7 @@ impl Link {
         wire::open_envelope(&self.inbox().copy_out(a.place, wire::ENVELOPE))
     }
 
-    /// Why the queue holds an error.
+    /// The reason of the error in the queue.
     #[cold]
     fn failure(&mut self) -> Error {
         if let Some(said) = self.mail.iter().find(|m| m.kind == Kinds::Fail) {
@@ -267,18 +268,18 @@ impl Link {
         if failure.error.code == Code::PeerGone { failure.error } else { failure.error.context(what) }
     }
 
-    /// Why the peer has left, if it said so: an operation may find that it is gone before its last words are read.
+    /// The reason that the peer gave for leaving, if it gave one: an operation may fail before that last message is read.
     #[cold]
     pub fn last_words(&mut self, e: Error) -> Error {
         if e.errno != errno::ESHUTDOWN {
             return e;
         }
-        // What is wrong now is known.
+        // The failure is known already.
         let _ = self.poll();
         self.mail.iter().find(|m| m.kind == Kinds::Fail).map_or(e, peer_failed)
     }
 
-    /// Lets another thread have the CPU that both sides run on.
+    /// Yields the CPU, if both sides run on the same one.
     #[inline]
     pub fn give_way(&self) {
         if self.yields {
@@ -286,7 +287,7 @@ impl Link {
         }
     }
 
-    /// A turn that found nothing. Ends a wait that lasts too long.
+    /// Handles a turn that found nothing. Fails if the wait lasts too long.
     #[inline]
     pub fn idle(&mut self, spin: &mut Spin, what: &str) -> Result<()> {
         self.give_way();
@@ -294,12 +295,12 @@ impl Link {
         if spin.turns & 255 == 0 { self.look_at_clock(spin, what) } else { Ok(()) }
     }
 
-    /// An error if the peer's process is gone, and has left nothing to be read.
+    /// Fails if the peer's process is gone and no message of it is left to be read.
     pub fn look_at_peer(&mut self, now: u64) -> Result<()> {
         match self.control.as_mut().map_or(Ok(()), |control| control.look(now)) {
             Ok(()) => Ok(()),
             Err(gone) => {
-                // Its last words may have come since this side looked.
+                // Its last message may have arrived since this side looked.
                 let polled = self.poll();
                 if self.mail.is_empty() { polled.and(Err(gone)) } else { Ok(()) }
             }
@@ -319,7 +320,7 @@ impl Link {
         self.check_time(now)
     }
 
-    /// An error if the peer has stayed for as long as it may.
+    /// Fails if the peer has used up its time.
     #[inline]
     pub fn check_time(&self, now: u64) -> Result<()> {
         if now > self.until {
@@ -341,7 +342,7 @@ impl Link {
         Ok(())
     }
 
-    /// Posts for sure, making progress until there is room.
+    /// Posts an operation, making progress until there is room.
     #[inline]
     pub fn must(&mut self, what: &str, post: impl Fn(&Link) -> Result<bool>) -> Result<()> {
         let mut spin = Spin::default();
@@ -352,7 +353,7 @@ impl Link {
         Ok(())
     }
 
-    /// Waits until the byte at `offset` is `want` (true) or a control message came (false).
+    /// Waits until the byte at `offset` is `want` (true), or a control message has arrived (false).
     #[inline]
     pub fn await_byte(&mut self, offset: usize, want: u8, looks: u32) -> Result<bool> {
         let mut spin = Spin::default();
@@ -361,7 +362,7 @@ impl Link {
                 if self.memory.load(offset) == want {
                     return Ok(true);
                 }
-                // Memory that a device writes is seen later with pauses, and an emulated CPU does much else in one.
+                // With pauses, memory that a device writes is seen later; and an emulated CPU does much else during one.
                 if !self.manners.nic {
                     std::hint::spin_loop();
                 }
@@ -374,13 +375,13 @@ impl Link {
         }
     }
 
-    /// How often to look at memory before making progress: seldom where nothing arrives without.
+    /// The number of looks at memory before making progress; few if nothing arrives without progress.
     pub fn looks(&self, size: usize, incoming: Paths) -> u32 {
         let idle = Paths::STAGED | Paths::SOCKET;
         if incoming.is_empty() || incoming.intersects(idle) || size >= LARGE { 1 } else { LOOKS }
     }
 
-    /// The path to the peer's region. Its memory file may have to be asked for first.
+    /// The path to the peer's region. The library may have to fetch the peer's memory file first.
     pub fn path(&mut self) -> Result<PathAnswer> {
         let mut spin = Spin::default();
         let until = ticks().saturating_add(self.patience.min(1 << 31));
@@ -399,14 +400,14 @@ impl Link {
         }
     }
 
-    /// What the endpoints did since the last question.
+    /// The counts of the endpoints since the last call.
     pub fn stats(&mut self) -> Stats {
         let now = self.eps.iter().map(|ep| ep.stats()).fold(Stats::default(), |a, b| each(a, b, u64::wrapping_add));
         each(now, std::mem::replace(&mut self.counted, now), u64::wrapping_sub)
     }
 }
 
-/// The counters that say which path bytes took.
+/// The counts that tell which path bytes took.
 fn each(a: Stats, b: Stats, of: fn(u64, u64) -> u64) -> Stats {
     Stats {
         ops_direct: of(a.ops_direct, b.ops_direct),

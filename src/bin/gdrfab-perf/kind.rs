@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Kinds of memory by name and by number: what the command line calls them, and how a plan carries them to the server.
+//! The kinds of memory: their names on the command line, and the numbers by which a plan tells them to the server.
 
 use crate::devmem::How;
 use gdrfab::hmem::{Iface, Site};
 
-/// How a region in a device's memory is given to the provider.
+/// The way in which a region of device memory is registered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Given {
-    /// By its address: what to do with it is the library's affair.
+    /// By its address; the library chooses how to reach it.
     Address,
-    /// As a dma-buf that the program exported, with the device's address as that of the first byte.
+    /// As a dma-buf that the program exported, with the device's address as the address of its first byte.
     Dmabuf,
     /// The same, with the mapping that goes through the PCIe BAR.
     Pcie,
@@ -27,16 +27,16 @@ impl Given {
     }
 }
 
-/// Where the bytes come from.
+/// The kind of memory under test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// The program's own heap: peers cannot map it.
     Malloc,
-    /// `gdrfab_mem_alloc`: made to be mapped by peers.
+    /// Memory of `gdrfab_mem_alloc()`, which peers can map.
     Alloc,
     /// A memfd of the program, registered by descriptor.
     Memfd,
-    /// Anonymous memory in pages of 2 MiB: fewer entries for a device to translate.
+    /// Anonymous memory in pages of 2 MiB, which gives a device fewer entries to translate.
     Hugepages,
     /// A dma-buf over a memfd, registered by descriptor.
     Udmabuf,
@@ -46,16 +46,16 @@ pub enum Kind {
     Device(Site, How, Given),
 }
 
-/// Largest number of a device that is taken for meant.
+/// The largest number of a device that is accepted.
 const MAX_DEVICE: u32 = 4095;
-/// The code of device memory; the others' codes leave it out.
+/// The code of device memory; other kinds do not use this number.
 const DEVICE: u32 = 3;
 
 impl Kind {
-    /// With the number by which peers know each.
+    /// The kinds, with the number by which peers know each.
     const NUMBERED: [(Kind, u32); 6] =
         [(Kind::Malloc, 0), (Kind::Alloc, 1), (Kind::Memfd, 2), (Kind::Hugepages, 4), (Kind::Udmabuf, 5), (Kind::DmaHeap, 6)];
-    /// Those that every machine has.
+    /// The kinds that every machine has.
     #[cfg(test)]
     pub const EVERYWHERE: [Kind; 3] = [Kind::Malloc, Kind::Alloc, Kind::Memfd];
     pub const EXPECTED: &str = "host, malloc, memfd, hugepages, udmabuf, dma-heap, or a device such as cuda:0, rocr:0 (rocm), ze:0, \
@@ -111,7 +111,7 @@ impl Kind {
         (known && site.device <= MAX_DEVICE && !site.is_host()).then_some(Kind::Device(site, how.unwrap_or(How::Plain), given))
     }
 
-    /// The number by which peers know it.
+    /// The number by which peers know the kind.
     pub fn code(self) -> u32 {
         let of = |position: Option<usize>| position.unwrap_or(0) as u32;
         match self {
@@ -134,7 +134,7 @@ impl Kind {
         Kind::device(Site { iface, device: code >> 20 }, Some(*how).filter(|h| *h != How::Plain), *given)
     }
 
-    /// The device that the CPU needs for a look.
+    /// The device whose driver has to copy before the CPU can see the bytes.
     pub fn site(self) -> Site {
         match self {
             Kind::Device(site, ..) => site,
@@ -147,7 +147,7 @@ impl Kind {
     }
 }
 
-/// A vendor's interface by its own name, or by what perftest's users call it.
+/// A vendor's interface by its own name, or by its name in perftest.
 fn named_iface(vendor: &str) -> Option<Iface> {
     let name = match vendor {
         "rocm" => Iface::Rocr.name(),

@@ -1,28 +1,29 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! How both sides divide the memory under test. They compute it alike, so one base address is all
-//! that they have to tell each other.
+//! The layout of the memory under test. Both sides compute it in the same way, so one base address is all that they have to
+//! tell each other.
 
 use crate::wire::{MAIL_MAX, Plan};
 
 const PAGE: usize = 4096;
-/// Control messages that can be on their way out of the mailbox.
+/// The most control messages that can be outstanding from the mailbox.
 pub const LETTERS: usize = 8;
 const MAIL_STRIDE: usize = 256;
-/// Memory that receive buffers may take together before receives share them.
+/// The most memory that receive buffers may take before several receives share a buffer.
 const RECEIVE_BUDGET: usize = 64 << 20;
 
-/// A source, and places where operations land. Each is followed by a page that nobody may touch.
-/// Control messages have host memory of their own, unless messages are under test: nobody can tell
-/// beforehand which receive will take which.
+/// A source range, and ranges where operations arrive. Each is followed by a page that no operation may touch. Control
+/// messages have host memory of their own, unless messages are under test: then it cannot be known which receive a message
+/// will take.
 #[derive(Clone, Copy, Debug)]
 pub struct Layout {
     stride: usize,
     pub slots: usize,
-    /// Slots of the first endpoint alone, where control messages land as well. The others have as many together.
+    /// The slots of the first endpoint, into which control messages arrive as well. The other endpoints have as many
+    /// together.
     first: usize,
-    /// Messages are under test, so control messages land in the same places.
+    /// Messages are under test, so control messages arrive in the same slots.
     pub messages: bool,
-    /// Receives that an endpoint has posted at any time.
+    /// The number of receives that an endpoint has posted at any time.
     pub receives: usize,
 }
 
@@ -39,8 +40,8 @@ impl Layout {
         self.stride * (1 + self.slots)
     }
 
-    /// Where an operation of `size` bytes starts, so that it ends on a word, which is written last
-    /// and at once.
+    /// The start of an operation of `size` bytes, chosen so that it ends with a whole word, which is written last and in one
+    /// step.
     pub fn source(&self, size: usize) -> usize {
         size.wrapping_neg() % 8
     }
@@ -49,12 +50,12 @@ impl Layout {
         self.stride + self.source(size)
     }
 
-    /// Where messages land.
+    /// The start of the range where messages arrive.
     pub fn slot(&self, i: usize) -> usize {
         self.stride * (1 + i % self.slots)
     }
 
-    /// Where receive `i` of an endpoint puts its message, and how long that may be.
+    /// The buffer of receive `i` of an endpoint, and its length.
     pub fn inbox(&self, lane: usize, i: usize) -> (usize, usize) {
         if !self.messages {
             return (i * MAIL_STRIDE, MAIL_MAX);
@@ -63,7 +64,7 @@ impl Layout {
         (self.slot(slot), self.stride - PAGE)
     }
 
-    /// Where this side's control message of that number leaves from, if it needs a place.
+    /// The place from which this side sends the control message of that number, if it needs one.
     pub fn letter(&self, number: u64) -> usize {
         (self.mail_receives() + number as usize % LETTERS) * MAIL_STRIDE
     }
@@ -72,7 +73,7 @@ impl Layout {
         if self.messages { 0 } else { self.receives }
     }
 
-    /// Bytes of the memory for control messages.
+    /// The length of the memory for control messages.
     pub fn mailbox(&self) -> usize {
         (self.mail_receives() + LETTERS) * MAIL_STRIDE
     }

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Both sides from one command: a server in a process of its own, under a name of its own, that
-//! does not outlive the run.
+//! Both sides from one command: a server in a process of its own, with a name of its own, which ends with the run.
 
 use crate::args::Options;
 use crate::bounds::cost;
@@ -39,7 +38,7 @@ impl LocalServer {
             (None, true) => command.args(["--port", "0"]),
             (_, false) => command.args(["--name", &name]),
         };
-        // Its one client is this command's.
+        // The only client of that server is this command.
         command.args(["--max-memory", &cost(&o.plan(false)).to_string(), "--max-time", "86400"]);
         if let Some(cpu) = cpus.last() {
             command.args(["--cpus", &cpu.to_string()]);
@@ -71,7 +70,7 @@ impl LocalServer {
         Ok(server)
     }
 
-    /// Waits for the server's own end, but not for ever.
+    /// Waits for the server to end by itself, for a limited time.
     pub fn finish(mut self, patience: Duration) -> Result<()> {
         let until = Instant::now() + patience;
         while Instant::now() < until {
@@ -88,7 +87,7 @@ impl LocalServer {
 
 impl Drop for LocalServer {
     fn drop(&mut self) {
-        // Both fail if it has ended already, and that is what is wanted.
+        // Both calls fail if the server has ended already, which is what is wanted.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

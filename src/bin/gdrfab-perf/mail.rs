@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Control messages: how this side's leave, and how the peer's are waited for.
+//! Control messages: sending them, and waiting for those of the peer.
 
 use crate::io::{LETTER, Link};
 use crate::layout::LETTERS;
@@ -10,7 +10,7 @@ use gdrfab::prov::flags;
 use gdrfab::prov::op::{Common, Iov};
 use gdrfab::sys::time::ticks;
 
-/// Looks at the queue until the ends of all receives are read.
+/// The number of looks at the queue until the ends of all receives are read.
 const LEAVE_TURNS: usize = 10_000;
 
 impl Link {
@@ -18,14 +18,14 @@ impl Link {
         self.post_flagged(kind, bytes, Endpoint::INJECT)
     }
 
-    /// The last message before this side closes.
+    /// Sends the last message before this side closes.
     pub fn post_last(&mut self, kind: Kinds, bytes: &[u8]) -> Result<()> {
         if !self.manners.network {
             return self.post_mail(kind, bytes);
         }
         self.post_flagged(kind, bytes, flags::INJECT | flags::COMPLETION)?;
         match self.wait("end of the last message", |l| l.letters_under_way() == 0) {
-            // A peer that has it may leave before this side is told so.
+            // The peer may leave once it has the message, before this side learns that it arrived.
             Err(e) if e.code == Code::PeerGone || e.errno == errno::ECANCELED => Ok(()),
             ended => ended,
         }
@@ -37,10 +37,10 @@ impl Link {
         let beside = if self.manners.data { flags::REMOTE_CQ_DATA } else { 0 };
         let fits = bytes.len() <= self.manners.inject;
         let (local, how, desc) = if fits {
-            // SAFETY: an inject call, which is through with the bytes when it returns.
+            // SAFETY: this is an inject call, which does not use the bytes after it returns.
             (unsafe { Iov::of(bytes) }, how, 0)
         } else {
-            // Nothing travels with the request on this queue pair, or not as much: from the mailbox, a place for each.
+            // This queue pair carries no inline data, or less: the message goes from the mailbox, where each has a place.
             self.wait("end of an earlier message", |l| l.letters_under_way() < LETTERS as u64)?;
             let place = self.layout.letter(self.letters);
             self.mailbox.put(place, bytes);
@@ -52,7 +52,7 @@ impl Link {
         Ok(())
     }
 
-    /// Whether the client's last word is here although its end showed first, as it may on another endpoint.
+    /// Whether the client's last message has arrived, although its end was noticed first, perhaps on another endpoint.
     pub fn took_leave(&mut self) -> bool {
         (0..LEAVE_TURNS).any(|_| {
             let _ = self.poll();
@@ -64,7 +64,7 @@ impl Link {
         !self.mail.is_empty()
     }
 
-    /// The next control message; asleep meanwhile if asked.
+    /// Waits for the next control message, asleep if asked.
     pub fn next_mail(&mut self, what: &str, asleep: bool) -> Result<Mail> {
         if asleep {
             let start = ticks();
@@ -95,7 +95,7 @@ impl Link {
         Ok(mail)
     }
 
-    /// Tells the peer why this side gives up; it may be gone already.
+    /// Sends the peer the reason why this side gives up; the peer may be gone already.
     pub fn complain(&mut self, e: &Error) {
         let text = e.to_string();
         let room = MAIL_MAX.saturating_sub(if self.manners.data { 0 } else { wire::ENVELOPE });

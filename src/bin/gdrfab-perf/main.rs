@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! gdrfab-perf: latency, bandwidth and rate of writes, reads and messages between two processes, and
-//! the cost of registration; always with the path that the bytes took.
+//! gdrfab-perf: measures latency, bandwidth and rate of writes, reads and messages between two processes, and the cost of
+//! registration, and always reports the path that the bytes took.
 
 mod action;
 mod args;
@@ -124,7 +124,7 @@ fn lead(o: &Options, clock: Clock, cpus: &[usize], plan: &Plan, side: &mut Side,
 
 fn about(o: &Options, side: &Side, cpus: &[usize], plan: &Plan, path: String) -> About {
     let address = side.address.clone();
-    // Of a server elsewhere only its own command line knows the CPU.
+    // The CPU of a server elsewhere is known only to that server's command line.
     let pinned = if o.role == Role::Local { cpus } else { cpus.get(..1).unwrap_or_default() };
     let (threading, progress) = (if o.one_thread { "domain" } else { "safe" }, if o.auto { "auto" } else { "manual" });
     let mut how = vec![format!("threading {threading}"), format!("{progress} progress")];
@@ -223,7 +223,7 @@ fn registration_words(side: &Side) -> String {
     format!("{size} in {:.1} us here, {:.1} us there", usec(side.registration_ns), usec(side.peer_registration_ns))
 }
 
-/// The chosen path, and why none of the faster ones, which a network has not.
+/// The chosen path, and why no faster one was taken; over a network there is no faster one.
 fn path_words(o: &Options, answer: &PathAnswer, network: bool) -> Result<String> {
     if answer.path.is_empty() {
         return Err(Error::new(errno::EOPNOTSUPP, answer.text.trim_end().to_string()));
@@ -237,7 +237,7 @@ fn path_words(o: &Options, answer: &PathAnswer, network: bool) -> Result<String>
         return Ok(format!("messages up to {most} bytes in the ring; longer ones are fetched by the receiver"));
     }
     let mut words = answer.path.words();
-    // Device memory is not for the CPU to map, and host memory not for a device's driver: that goes without saying.
+    // Obvious refusals are left out: the CPU cannot map device memory, and a device's driver does not copy host memory.
     let needless = if o.remote_memory.is_device() { "direct" } else { "ipc" };
     let faster = [("direct", &answer.refusals.direct), ("ipc", &answer.refusals.ipc), ("cma", &answer.refusals.cma)];
     for (name, verdict) in faster.into_iter().filter(|(name, _)| *name != needless) {
@@ -260,10 +260,10 @@ fn ended(outcome: Result<()>, who: &str) -> ExitCode {
     ExitCode::FAILURE
 }
 
-/// What the library takes from the environment alone, once, before it is asked anything.
+/// Sets variables that the library reads only from the environment, once, before its first call.
 fn choose(o: &Options) {
     let set = |name: &str, value: String| {
-        // SAFETY: this process has no other thread yet.
+        // SAFETY: this process has no other thread yet that could read the environment.
         unsafe { std::env::set_var(name, value) }
     };
     if let Some(index) = o.drive.gid_index {

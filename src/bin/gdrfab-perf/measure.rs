@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The loop that times one operation after the other, and what it shares with that of windows.
+//! The loop that times one operation after the other, and the parts that it shares with the loop of windows.
 
 use crate::stats::Histogram;
 use gdrfab::error::Result;
 use gdrfab::sys::time::ticks;
 
-/// When a loop ends: after so many operations, or at a time, whichever comes first.
+/// The end of a loop: after a number of operations, or at a time, whichever comes first.
 #[derive(Clone, Copy, Debug)]
 pub struct Until {
     count: u64,
-    /// In ticks.
+    /// The time of the end, in ticks.
     start: u64,
     end: u64,
 }
@@ -28,7 +28,7 @@ impl Until {
         Until::within(u64::MAX, span)
     }
 
-    /// One operation at least, so that there is a result.
+    /// Whether the loop is over; it runs at least one operation, so that there is a result.
     #[inline]
     pub fn goes_on(self, done: u64, now: u64) -> bool {
         done < self.count && (now < self.end || done == 0)
@@ -45,18 +45,18 @@ impl Until {
     }
 }
 
-/// What a timed loop gets besides its operation: something to do now and then, outside the samples.
+/// Work that a timed loop does now and then, outside the samples.
 pub struct Pulse<F> {
     pub every: u64,
     pub beat: F,
 }
 
-/// Nothing to do.
+/// No such work.
 pub fn undisturbed<C>() -> Pulse<impl FnMut(&mut C, f64) -> Result<()>> {
     Pulse { every: u64::MAX >> 1, beat: |_: &mut C, _| Ok(()) }
 }
 
-/// Times `op`, `batch` of them to a sample. Gives how many there were.
+/// Times `op` in samples of `batch` operations, and returns the number of operations.
 pub fn latency<C>(
     context: &mut C,
     until: Until,

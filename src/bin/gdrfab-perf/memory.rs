@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Memory under test: how each kind is got and registered, and how the CPU writes and checks patterns in it.
+//! The memory under test: allocation and registration of each kind, and writing and checking patterns with the CPU.
 
 use crate::cli;
 use crate::devmem::{How, Made};
@@ -23,7 +23,7 @@ use std::sync::atomic::{Ordering, fence};
 enum Origin {
     Heap(Layout),
     Alloc(Arc<Domain>),
-    /// A memfd, or a dma-buf of the host's.
+    /// A memfd or a dma-buf of host memory.
     File {
         fd: OwnedFd,
         _map: Mapping,
@@ -39,15 +39,15 @@ enum Origin {
 pub struct Memory {
     addr: usize,
     len: usize,
-    /// As this process knows it.
+    /// The device as this process knows it.
     site: Site,
     given: Given,
     origin: Origin,
-    /// What its region permits.
+    /// The rights of its region.
     pub access: Access,
 }
 
-/// The first byte that is not as it should be.
+/// The first byte that differs from the expected one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mismatch {
     pub offset: usize,
@@ -55,27 +55,27 @@ pub struct Mismatch {
     pub found: u8,
 }
 
-/// What lies where nothing was written.
+/// The value of bytes that nothing has written.
 pub const POISON: u8 = 0xA5;
 
-/// The eight bytes at eight-byte step `k` of the pattern `seed`.
+/// The eight bytes at step `k` of the pattern `seed`; a step has eight bytes.
 #[inline]
 fn word(seed: u64, k: usize) -> u64 {
     let x = (seed ^ (k as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15)).wrapping_mul(0xD6E8_FEB8_6659_FD93);
     x ^ (x >> 32)
 }
 
-/// Bytes that are made, moved and compared at once; whole words.
+/// The bytes that are generated, moved and compared at once; whole words.
 const PIECE: usize = 1 << 20;
 
-/// `len` bytes of the pattern `seed` from byte `at` on, which begins a word.
+/// `len` bytes of the pattern `seed` from byte `at` on, which is the beginning of a word.
 fn pattern(seed: u64, at: usize, len: usize) -> Vec<u8> {
     let mut bytes: Vec<u8> = (at / 8..(at + len).div_ceil(8)).flat_map(|k| word(seed, k).to_ne_bytes()).collect();
     bytes.truncate(len);
     bytes
 }
 
-/// The driver does not give access to the memory under test any more: no result can be trusted.
+/// Ends the program: the driver no longer gives access to the memory under test, so no result can be trusted.
 #[cold]
 fn lost(e: &Error) -> ! {
     cli::complain(&format!("gdrfab-perf: reaching the memory under test: {e}"));
@@ -123,13 +123,14 @@ impl Memory {
             }
             Kind::Device(..) => (domain.allocate_on(site.iface, site.device, len)?, Origin::Alloc(domain.clone())),
         };
-        // The interface is opened here, where its absence has somewhere to be reported.
+        // The interface is opened here, where a missing driver can be reported.
         hmem::get(site.iface)?;
         let given = if let Kind::Device(_, _, given) = kind { given } else { Given::Address };
         let memory = Memory { addr, len, site, given, origin, access: Access::all() - Access::ATOMIC };
-        // Not every driver copies what it allocates, and that is better said here than in the middle of a run.
+        // Some drivers cannot copy the memory that they allocate. A trial copy finds that out here instead of in the middle
+        // of a run.
         memory.try_put(0, &[POISON][..len.min(1)])?;
-        // Pages come with the first write; no measurement should pay for that.
+        // The first write allocates the pages, which no measurement should include.
         memory.set(0, len, POISON);
         Ok(memory)
     }
@@ -147,8 +148,8 @@ impl Memory {
         domain.register(&self.attr(source, policy))
     }
 
-    /// By a dma-buf exported for this region, whose descriptor is closed again: the device keeps what it needs. There is
-    /// no other way here, not even a slower one, so that what is measured is what was asked for.
+    /// Registers by a dma-buf exported for this region, whose descriptor is closed afterwards, since the device keeps its own
+    /// reference. There is no other way here, not even a slower one, so that the requested way is the measured one.
     fn register_exported(&self, domain: &Arc<Domain>, len: usize, policy: PathPolicy) -> Result<Box<Mr>> {
         if domain.provider() != VERBS {
             let words = format!("RDMA devices take those (provider {VERBS}); {} reaches the memory by its address", domain.provider());
@@ -182,22 +183,22 @@ impl Memory {
     #[inline]
     pub fn iov(&self, offset: usize, len: usize) -> Iov {
         debug_assert!(offset + len <= self.len);
-        // SAFETY: inside of this memory, which outlives its operations.
+        // SAFETY: the range lies in this memory, which outlives its operations.
         unsafe { Iov::new(self.addr + offset, len) }
     }
 
-    /// The address of `len` bytes at `offset`, which lie inside.
+    /// The address of `len` bytes at `offset`; they must lie inside.
     #[inline]
     fn at(&self, offset: usize, len: usize) -> *mut u8 {
         assert!(offset.checked_add(len).is_some_and(|end| end <= self.len), "outside the memory under test");
         (self.addr + offset) as *mut u8
     }
 
-    /// Looks at a byte of host memory that the peer may be writing; what it wrote before is visible after the new value.
+    /// Reads a byte of host memory that the peer may be writing. The peer's earlier writes are visible after the new value.
     #[inline]
     pub fn load(&self, offset: usize) -> u8 {
         debug_assert!(self.site.is_host());
-        // SAFETY: inside our memory, which lives as long as self; volatile because a peer writes it.
+        // SAFETY: the byte lies in this memory, which lives as long as self; volatile because a peer writes it.
         let v = unsafe { self.at(offset, 1).read_volatile() };
         fence(Ordering::Acquire);
         v
@@ -207,11 +208,11 @@ impl Memory {
     #[inline]
     pub fn store(&self, offset: usize, v: u8) {
         debug_assert!(self.site.is_host());
-        // SAFETY: inside our memory; volatile because a peer may read it.
+        // SAFETY: the byte lies in this memory; volatile because a peer may read it.
         unsafe { self.at(offset, 1).write_volatile(v) }
     }
 
-    /// Puts bytes into memory of any kind.
+    /// Writes bytes into memory of any kind.
     pub fn put(&self, offset: usize, bytes: &[u8]) {
         self.try_put(offset, bytes).unwrap_or_else(|e| lost(&e));
     }
@@ -232,7 +233,8 @@ impl Memory {
         // SAFETY: the caller says that both ranges hold `len` bytes in their memories.
         let copied = || unsafe { hmem::get(self.site.iface)?.copy(self.site.device, dir, to as u64, from as u64, len) };
         match &self.origin {
-            // The exporter of a dma-buf is told; polls of single bytes do without, as caches are coherent where this runs.
+            // The exporter of a dma-buf is told before and after. Polling single bytes does without, since caches are
+            // coherent on the machines where this runs.
             Origin::File { fd, .. } => {
                 let writes = dir == Dir::ToDevice;
                 dmabuf::begin_cpu(fd.as_fd(), writes)?;
@@ -247,7 +249,7 @@ impl Memory {
         (0..len).step_by(PIECE).for_each(|at| self.put(offset + at, &piece[..PIECE.min(len - at)]));
     }
 
-    /// The bytes at `offset`, copied.
+    /// A copy of the bytes at `offset`.
     pub fn copy_out(&self, offset: usize, len: usize) -> Vec<u8> {
         let mut bytes = vec![0u8; len];
         // SAFETY: `at` checked the source, `bytes` holds `len`, and they are different allocations.
@@ -270,7 +272,7 @@ impl Memory {
         })
     }
 
-    /// Checks that nobody wrote here since `set`.
+    /// Checks that nothing was written here since `set`.
     pub fn check_set(&self, offset: usize, len: usize, v: u8) -> Option<Mismatch> {
         let bytes = self.copy_out(offset, len);
         bytes.iter().position(|b| *b != v).map(|i| Mismatch { offset: i, expected: v, found: bytes[i] })
@@ -282,7 +284,7 @@ impl Memory {
     pub fn release(&mut self) -> Result<()> {
         self.len = 0;
         match std::mem::replace(&mut self.origin, Origin::Gone) {
-            // SAFETY: allocated with this layout, and freed once, because the origin is gone now.
+            // SAFETY: the memory was allocated with this layout, and is freed once, since the origin is taken out.
             Origin::Heap(layout) => unsafe { std::alloc::dealloc(self.addr as *mut u8, layout) },
             Origin::Alloc(domain) => domain.free(self.addr)?,
             Origin::Driver(made) => made.free()?,
@@ -294,7 +296,7 @@ impl Memory {
 
 impl Drop for Memory {
     fn drop(&mut self) {
-        // Whoever wants to know how it went has called release.
+        // A caller that wants the result calls `release`.
         let _ = self.release();
     }
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What a registration costs: open and close a region over and over, beside others that stay open. The path of each
-//! size stands in its row: of a device the way by which it got hold of the memory, else what the region offers to peers.
+//! The cost of a registration: opens and closes a region again and again, beside others that stay open. The row of each size
+//! names the path: of a device the way in which it reaches the memory, else the path that the region offers to peers.
 
 use crate::args::Options;
 use crate::client::{RUN_S, WARM_UP_S, batch, warm};
@@ -67,12 +67,12 @@ pub fn run(o: &Options, clock: Clock, report: &mut Report) -> Result<()> {
     fabric.check_close()
 }
 
-/// The paths that the command line permits, of every provider.
+/// The paths that the command line permits, for every provider.
 fn policy(o: &Options) -> PathPolicy {
     PathPolicy { require: o.path, ..PathPolicy::default() }
 }
 
-/// What is registered, and where.
+/// The memory that is registered, and its place.
 struct Subject<'a> {
     memory: &'a Memory,
     domain: &'a Arc<Domain>,
@@ -95,7 +95,7 @@ fn measure(o: &Options, clock: Clock, subject: &Subject<'_>, size: usize, report
         *last = subject.register(size)?;
         Ok(())
     };
-    // Pinning takes long where there is much to pin.
+    // Pinning large memory takes long.
     let span = |seconds: f64| clock.ticks_of_us(seconds * 1e6);
     let iterations = o.iterations.unwrap_or_else(|| o.test.default_iterations(size));
     let first = match o.warm_up {

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What the command line says about the results: in which form they are told, and where they are kept.
+//! The options about results: their form, and the files where they are kept.
 
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub enum Format {
-    /// For people.
+    /// Text for people.
     #[default]
     Text,
     Json,
@@ -12,9 +12,9 @@ pub enum Format {
 
 #[derive(Clone, Debug, Default)]
 pub struct Output {
-    /// Of standard output.
+    /// The form of standard output.
     pub format: Format,
-    /// A file and what it is to be.
+    /// Files, and the form of each.
     pub file: Option<(String, Format)>,
     /// Columns of CPU use.
     pub cpu: bool,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `gdrfab-perf plot`: a drawing of one or more files of results, each a line over the sizes. Latencies and bandwidths
-//! have nothing in common but the sizes, and get a panel each.
+//! `gdrfab-perf plot`: draws one or more files of results, each as a line over the sizes. Latencies and bandwidths have only
+//! the sizes in common, so each has a panel.
 
 use crate::axes::{Axis, Scale};
 use crate::cli::{Args, Word};
@@ -33,7 +33,7 @@ pub struct Plot {
     out: String,
     title: Option<String>,
     figure: Option<String>,
-    /// Names of files, with what to call them.
+    /// The names of the files, each with its label.
     files: Vec<(String, Option<String>)>,
 }
 
@@ -47,7 +47,7 @@ const COLORS: [RGBColor; 7] = [
     RGBColor(86, 180, 233),
     RGBColor(0, 0, 0),
 ];
-/// Filled and hollow points in each colour.
+/// The points of the lines: filled and hollow in each colour.
 const MAX_FILES: usize = 2 * COLORS.len();
 const WIDTH: u32 = 960;
 const PANEL: u32 = 440;
@@ -55,7 +55,7 @@ const HEAD: u32 = 44;
 const ENTRY: u32 = 22;
 const FONT: &str = "sans-serif";
 
-/// The rest of the command line; none if only help is wanted.
+/// Parses the rest of the command line; `None` if only help is wanted.
 pub fn parse(mut args: Args) -> Result<Option<Plot>, String> {
     let mut plot = Plot::default();
     let mut label = None;
@@ -104,7 +104,7 @@ pub fn run(plot: &Plot) -> error::Result<()> {
     save::whole("--out", &plot.out, &text)
 }
 
-/// Every value once, in the order of first appearance.
+/// Each value once, in the order of first appearance.
 fn distinct<'a>(all: impl Iterator<Item = &'a str>) -> Vec<&'a str> {
     let mut seen = Vec::new();
     all.filter(|x| !x.is_empty()).for_each(|x| {
@@ -130,7 +130,7 @@ fn series(plot: &Plot, files: &[Results]) -> error::Result<Vec<Series>> {
         points.sort_by(|a, b| a.0.total_cmp(&b.0));
         let label = match &plot.files[i].1 {
             Some(label) => label.clone(),
-            // Runs of the same kind are named by their files.
+            // Several runs of the same kind are named by their files.
             None if labels.iter().filter(|l| **l == labels[i]).count() > 1 => format!("{} ({})", labels[i], tame(&file.name)),
             None => labels[i].clone(),
         };
@@ -140,7 +140,7 @@ fn series(plot: &Plot, files: &[Results]) -> error::Result<Vec<Series>> {
     Ok(all)
 }
 
-/// Test, provider, path, and the memory unless it is the usual.
+/// Test, provider, path, and the kind of memory unless it is the usual one.
 fn default_label(file: &Results) -> String {
     let mut words = vec![file.test.clone()];
     words.extend(file.about("provider"));
@@ -156,7 +156,7 @@ fn default_label(file: &Results) -> String {
     words.join(", ")
 }
 
-/// What an axis of this figure says: "t_typical [us]".
+/// The label of the axis of a figure: "t_typical [us]".
 fn description(figure: &str) -> String {
     let units = [("_usec", "us"), ("_mb_s", "MB/s"), ("_gb_s", "GB/s"), ("_mpps", "million/s"), ("_percent", "%")];
     let named = units.into_iter().find_map(|(ending, unit)| Some(format!("{} [{unit}]", figure.strip_suffix(ending)?)));
@@ -207,13 +207,13 @@ impl Series {
         self.color.stroke_width(2)
     }
 
-    /// A point is drawn twice, so that a hollow one hides the line behind it.
+    /// Draws a point twice, so that a hollow one hides the line behind it.
     fn points(&self) -> [ShapeStyle; 2] {
         [if self.filled { self.color.filled() } else { WHITE.filled() }, self.color.stroke_width(1)]
     }
 }
 
-/// Times, and rates over sizes that lie far apart, go over decades too: from 0 the small ones would be one flat line.
+/// Times, and rates over widely spread sizes, go over decades too: from 0, the small ones would be one flat line.
 fn scale(figure: &str, sizes: &Axis) -> Scale {
     let rate = ["_mb_s", "_gb_s", "_mpps"].into_iter().any(|ending| figure.ends_with(ending));
     if figure.ends_with("_usec") || rate && sizes.spans_decades() { Scale::Decades } else { Scale::Linear }
@@ -242,7 +242,7 @@ fn panel(area: &Area, x: &Axis, figure: &str, series: &[&Series]) -> Drawn {
     Ok(())
 }
 
-/// Under the panels, where it hides nothing.
+/// Draws the legend under the panels, where it hides nothing.
 fn legend(area: &Area, series: &[Series]) -> Drawn {
     for (i, s) in series.iter().enumerate() {
         let y = (i as u32 * ENTRY + ENTRY / 2) as i32;

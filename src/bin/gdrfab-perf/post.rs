@@ -1,40 +1,40 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Posting: operations that run again and again, through any of the endpoints.
+//! Posting of operations that are repeated, through any of the endpoints.
 
 use crate::io::Link;
 use gdrfab::error::Result;
 use gdrfab::prov::flags;
 use gdrfab::prov::op::{Common, Dir, Iov, RmaIov};
 
-/// A local and a remote range that operations use again and again.
+/// A local and a remote range that repeated operations use.
 #[derive(Clone, Copy)]
 pub struct Op {
     pub dir: Dir,
     pub local: Iov,
     pub remote: RmaIov,
-    /// Beside the flag that asks for a completion.
+    /// Flags besides the one that asks for a completion.
     flags: u64,
     /// The bytes travel with the request.
     inject: bool,
 }
 
 impl Op {
-    /// Complete as late as `flag` says.
+    /// The operation completes at the level of `flag`.
     pub fn complete(self, flag: u64) -> Op {
         Op { flags: flag, ..self }
     }
 }
 
-/// Which endpoint an operation of a window goes through, and how.
+/// The endpoint and the flags of one operation of a window.
 #[derive(Clone, Copy)]
 pub struct Turn {
     pub lane: usize,
     pub signal: bool,
-    /// Another of the same list follows.
+    /// Another operation of the same list follows.
     pub more: bool,
 }
 
-/// Of an operation that stands alone.
+/// An operation outside any list.
 pub const ALONE: Turn = Turn { lane: 0, signal: false, more: false };
 
 impl Link {
@@ -52,7 +52,7 @@ impl Link {
         }
     }
 
-    /// False: no room, make progress first.
+    /// Posts an operation. False: there is no room; make progress first.
     #[inline]
     pub fn rma(&self, op: &Op, signal: bool) -> Result<bool> {
         self.rma_by(op, Turn { signal, ..ALONE })
@@ -89,7 +89,7 @@ impl Link {
     }
 }
 
-/// A list is posted whole, so of its operations only the last may ask for its buffer back at once.
+/// A list of work requests is posted as a whole, so only its last operation may ask for its buffer back at once.
 #[inline(always)]
 fn flags_of(turn: Turn, inject: bool) -> u64 {
     let signal = if turn.signal { flags::COMPLETION } else { 0 };

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What the providers differ in as far as a benchmark notices: how a place is named, which device leads there, and what
-//! an info asks of whoever posts.
+//! The differences between providers that a benchmark notices: the form of an address, the device that leads there, and the
+//! requirements of an info on its user.
 
 use crate::tests::Test;
 use gdrfab::config;
@@ -13,22 +13,22 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, ToSocketAddrs, UdpSocket};
 pub const SHM: &str = "shm";
 pub const VERBS: &str = "verbs";
 const TCP: &str = "tcp";
-/// Providers whose places are hosts and ports.
+/// Providers whose addresses have a host and a port.
 const NETWORKS: [&str; 2] = [VERBS, TCP];
-/// Where a server listens if nobody says otherwise.
+/// The default address of a server.
 const DEFAULT_PORT: u16 = 7471;
 
-/// What the command line says about the provider and the device.
+/// The options that choose the provider and the device.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Choice {
     pub provider: Option<String>,
     pub device: Option<String>,
-    /// Connectionless endpoints.
+    /// Endpoints are connectionless.
     pub rdm: bool,
 }
 
 impl Choice {
-    /// The provider, if it is one for which an address is that of a host and a port rather than a name.
+    /// The provider, if its addresses have a host and a port rather than a name.
     pub fn network(&self, address: Option<&str>) -> Option<&'static str> {
         let only = self.provider.as_deref().or(config::get().provider.as_deref());
         let named = only.or_else(|| Some(address?.split_once("://")?.0));
@@ -50,7 +50,7 @@ impl Choice {
         let port = address.map(|_| port.map_or(DEFAULT_PORT.to_string(), String::from));
         let mut found = getinfo(node, port.as_deref(), asked, Some(&hints))?;
         found.retain(|info| self.takes(info));
-        // The device of the address that the kernel would send from.
+        // The device that has the address from which the kernel would send.
         let source = node.filter(|_| verbs && !listens).and_then(leaves_from).map(|ip| format!("{VERBS}://{}", bracketed(ip)));
         let leads_there = |i: &Info| source.as_ref().is_some_and(|s| i.src_addr.as_ref().is_some_and(|a| a.starts_with(s.as_str())));
         let first = found.iter().position(leads_there).unwrap_or(0);
@@ -59,7 +59,7 @@ impl Choice {
 }
 
 impl Choice {
-    /// The info for a side that tells the other its own addresses: on the device that has `here`, if that says anything.
+    /// The info for a side that sends its own addresses to the other: on the device that has `here`, if that is given.
     pub fn discover_own(&self, here: Option<IpAddr>) -> Result<Info> {
         if self.rdm {
             return self.discover_rdm(here);
@@ -73,8 +73,8 @@ impl Choice {
         }
     }
 
-    /// The set of that name, or what the library offers first. One with a device listens at that, which need not have the
-    /// address by which its host is reached.
+    /// The set of providers of that name, or the one that the library offers first. A set with a device listens at the
+    /// device's address, which need not be the one by which its host is reached.
     fn discover_rdm(&self, here: Option<IpAddr>) -> Result<Info> {
         let mr_mode = flags::MR_MODE_VIRT_ADDR | flags::MR_MODE_PROV_KEY;
         let hints = Info { prov_name: self.provider.clone(), ep_type: EP_RDM, mr_mode, ..Info::default() };
@@ -95,7 +95,7 @@ impl Choice {
         Ok(getinfo(node.as_deref(), None, asked, Some(&hints))?.remove(0))
     }
 
-    /// Whether it is on the device that the command line names.
+    /// Whether the info is on the device that the command line names.
     fn takes(&self, info: &Info) -> bool {
         let named = |device: &String| info.domain_name.as_ref().is_some_and(|d| d == device || d.split(':').next() == Some(device));
         self.device.as_ref().is_none_or(named)
@@ -113,7 +113,7 @@ fn bracketed(ip: IpAddr) -> String {
     }
 }
 
-/// Host and port of `tcp://HOST:PORT`, `HOST:PORT`, a host alone, or where something listens a port alone.
+/// Host and port of `tcp://HOST:PORT`, `HOST:PORT`, a host alone, or, for a listener, a port alone.
 pub fn place(address: &str, listens: bool) -> (Option<&str>, Option<&str>) {
     let address = address.split_once("://").map_or(address, |(_, place)| place);
     let is_port = |word: &str| word.parse::<u16>().is_ok();
@@ -128,7 +128,7 @@ pub fn place(address: &str, listens: bool) -> (Option<&str>, Option<&str>) {
     (Some(host).filter(|h| !h.is_empty()), port)
 }
 
-/// Where a server listens: a name, or a place.
+/// The address of a server: a name, or a host and a port.
 pub fn listening(choice: &Choice, name: Option<&str>, port: Option<u16>, usual: &str) -> String {
     if choice.network(name).is_none() {
         return name.unwrap_or(usual).to_string();
@@ -142,7 +142,7 @@ pub fn listening(choice: &Choice, name: Option<&str>, port: Option<u16>, usual: 
     }
 }
 
-/// The address that packets to `node` would carry as their source.
+/// The source address of packets to `node`.
 pub fn leaves_from(node: &str) -> Option<IpAddr> {
     let to = (node, DEFAULT_PORT).to_socket_addrs().ok()?.next()?;
     let any: IpAddr = if to.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
@@ -151,25 +151,25 @@ pub fn leaves_from(node: &str) -> Option<IpAddr> {
     socket.local_addr().ok().map(|a| a.ip())
 }
 
-/// What an info asks of whoever posts, and what it does without.
+/// The requirements of an info on its user, and the limits of its provider.
 #[derive(Clone, Copy, Debug)]
 pub struct Manners {
-    /// Bytes move through a queue pair of each connection's own: no path of the CPU's.
+    /// Each connection has a queue pair that moves the bytes; the CPU has no path.
     pub nic: bool,
-    /// No memory is shared with the peer: it has no ring, it cannot help with a copy, and what this side has not handed to
-    /// the network when it ends is lost.
+    /// No memory is shared with the peer. So there is no ring, the peer cannot help with a copy, and bytes that this side has
+    /// not handed to the network when it ends are lost.
     pub network: bool,
-    /// Connectionless: peers go by index, and all that is short travels eagerly.
+    /// Connectionless: peers are named by index, and all short messages are sent eagerly.
     pub rdm: bool,
-    /// Every local buffer lies in a region, whose descriptor goes along.
+    /// Every local buffer lies in a region, and its descriptor is passed.
     pub local: bool,
-    /// Flag of the latest completion that there is: in the target's memory, or acknowledged.
+    /// The flag of the latest completion level: in the target's memory, or acknowledged.
     pub delivered: u64,
-    /// Bytes that go without a region.
+    /// The most bytes that are sent without a region.
     pub inject: usize,
-    /// Messages can carry their kind beside their bytes.
+    /// Messages can carry their kind as data beside their bytes.
     pub data: bool,
-    /// Bytes of private data.
+    /// The most bytes of private data.
     pub private: usize,
 }
 
@@ -188,13 +188,13 @@ impl Manners {
         }
     }
 
-    /// How a region must be reached, where that is decided when it is registered.
+    /// The path that a region must have, for providers that decide it at registration.
     pub fn of_region(&self, path: Paths) -> PathPolicy {
         PathPolicy { require: if self.nic { path } else { Paths::empty() }, forbid: Paths::empty() }
     }
 
-    /// Receives for messages under test. Where nothing keeps a message that finds none, its sender has to try again,
-    /// which takes long; so there are some for the window that is on its way while another is looked at.
+    /// The number of receives for messages under test. If the provider keeps no message that finds no receive, the sender has
+    /// to try again, which takes long; so there are enough for the window that is under way while another is looked at.
     pub fn receives(&self, test: Test, usual: usize) -> usize {
         if self.nic && test.is_message() { 2 * usual + 8 } else { usual }
     }

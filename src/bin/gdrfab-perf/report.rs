@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Results for people, in perftest's columns, or for programs, as JSON or CSV; and a progress bar
-//! where somebody watches.
+//! Reports: results for people in perftest's columns, or for programs as JSON or CSV; and a progress bar on a terminal.
 
 use crate::output::{Format, Output};
 use crate::stats::{Clock, Histogram};
@@ -9,7 +8,7 @@ use gdrfab::error::{Error, Result, errno};
 use serde_json::{Value, json};
 use std::io::{IsTerminal, Write};
 
-/// Microseconds.
+/// A time in microseconds.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Latency {
     pub min: f64,
@@ -22,7 +21,7 @@ pub struct Latency {
 }
 
 impl Latency {
-    /// `parts`: what a sample is to be divided by.
+    /// `parts` is the number by which a sample is divided.
     pub fn of(samples: &Histogram, clock: Clock, parts: u64) -> Latency {
         let us = |ticks: f64| clock.us(ticks) / parts as f64;
         Latency {
@@ -37,13 +36,13 @@ impl Latency {
     }
 }
 
-/// MB are 10^6 bytes; the rate is in millions a second.
+/// The unit of bandwidth is MB/s of 10^6 bytes; the rate is in millions a second.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Rate {
     pub peak: f64,
     pub avg: f64,
     pub median: f64,
-    /// What 99 % of all slices reached.
+    /// The value that 99 % of all slices reached.
     pub p99: f64,
     pub mops: f64,
 }
@@ -66,7 +65,7 @@ impl std::ops::Add for Rate {
 pub enum Figures {
     Latency(Latency),
     Rate(Rate),
-    /// Medians of a write and of a read, in microseconds.
+    /// The medians of a write and of a read, in microseconds.
     Transfer(f64, f64),
 }
 
@@ -74,17 +73,17 @@ pub enum Figures {
 pub struct Row {
     pub size: usize,
     pub iterations: u64,
-    /// Operations to a sample.
+    /// The number of operations of a sample.
     pub batch: u64,
     pub figures: Figures,
-    /// The path that the bytes took; none where no bytes went.
+    /// The path that the bytes took; `None` if no bytes moved.
     pub path: Option<String>,
-    /// Share of them that the peer's CPU carried.
+    /// The share of the bytes that the peer's CPU copied.
     pub helped: f64,
     pub verified: bool,
-    /// MB/s of the server's direction, if both sides ran the window: the figures are sums.
+    /// MB/s of the server's direction if both sides ran the window; the other figures are then sums.
     pub back: Option<f64>,
-    /// CPU time of each process while the bytes moved, in percent of one CPU; none where it was not taken.
+    /// The CPU time of each process while the bytes moved, in percent of one CPU; `None` if it was not measured.
     pub cpu_client: Option<f64>,
     pub cpu_server: Option<f64>,
 }
@@ -100,17 +99,17 @@ pub struct Report {
     bar: Bar,
     about: Value,
     rows: Vec<Row>,
-    /// Bandwidths in Gb/s, for people.
+    /// Bandwidths are shown in Gb/s, in text.
     gbits: bool,
 }
 
-/// What is measured and how: lines for people, and the same for programs.
+/// The description of a measurement: lines for people, and the same for programs.
 pub struct About {
     pub lines: Vec<(&'static str, String)>,
     pub json: Value,
 }
 
-/// Gb/s of a MB/s.
+/// Converts MB/s into Gb/s.
 const GBITS: f64 = 8.0 / 1000.0;
 
 fn number(x: f64) -> String {
@@ -121,7 +120,7 @@ fn number(x: f64) -> String {
     }
 }
 
-/// A figure of a row: its column's head and width, and its key in JSON.
+/// A figure of a row: the head and the width of its column, and its key in JSON.
 struct Column {
     head: &'static str,
     width: usize,
@@ -157,17 +156,17 @@ const TRANSFER: [Column; 4] = [
 ];
 const CPU: [Column; 2] = [column("CPU client[%]", 15, "cpu_client_percent"), column("CPU server[%]", 15, "cpu_server_percent")];
 
-/// A line of the table: cells with the widths of their columns, and words after them.
+/// A line of the table: the cells with the widths of their columns, then words.
 fn line(cells: &[(String, usize)], last: &str) -> String {
     let cells: String = cells.iter().map(|(cell, width)| format!("{cell:>width$}")).collect();
     format!("{cells}  {last}").trim_end().to_string() + "\n"
 }
 
-/// More digits than these were not measured: five after the point, or of less than 1 as many significant ones.
+/// Rounds to the digits that were measured: five after the point, or for values below 1 as many significant ones.
 pub fn rounded(x: f64) -> Value {
     let scale = 10f64.powi(5 - if x.abs() < 1.0 && x != 0.0 { x.abs().log10().ceil() as i32 } else { 0 });
     let round = (x * scale).round() / scale;
-    // Of what is too small for a scale nothing is left to be rounded.
+    // A value that is too small for a scale rounds to 0.
     json!(if round.is_finite() { round } else { x })
 }
 
@@ -183,7 +182,7 @@ impl Row {
         }
     }
 
-    /// The same for people: head, width, and figure.
+    /// The figures for people: head, width, and value.
     fn columns(&self, gbits: bool) -> Vec<(String, usize, f64)> {
         let shown = |(c, x): (&Column, f64)| match c.head.strip_suffix("[MB/sec]") {
             Some(name) if gbits => (format!("{name}[Gb/sec]"), c.width, x * GBITS),
@@ -192,7 +191,7 @@ impl Row {
         self.figures().into_iter().map(shown).collect()
     }
 
-    /// CPU use, if the columns are asked for.
+    /// The CPU use, if its columns are asked for.
     fn cpu(&self, asked: bool) -> impl Iterator<Item = (&'static Column, Option<f64>)> {
         CPU.iter().zip([self.cpu_client, self.cpu_server]).filter(move |_| asked)
     }
@@ -237,7 +236,7 @@ impl Row {
     }
 }
 
-/// Whoever started us closed the other end of the pipe, and needs no words about it.
+/// Whether the reader has closed the other end of the pipe, which is not reported.
 pub const UNREAD: Error = Error::fixed(errno::EPIPE, "nobody reads the results");
 
 pub fn say(text: &str) -> Result<()> {
@@ -271,7 +270,7 @@ impl Report {
         Ok(())
     }
 
-    /// Ends the report of a run that has come to `outcome`. The sizes of one that failed are kept too, with the reason.
+    /// Ends the report of a run with this `outcome`. The sizes of a failed run are kept too, with the reason.
     pub fn end(&mut self, outcome: Result<()>) -> Result<()> {
         self.bar.clear();
         let failed = outcome.as_ref().err();
@@ -287,7 +286,7 @@ impl Report {
         outcome.and(kept).and(say(&self.text(self.output.format)))
     }
 
-    /// The results in one piece; as text, what is left to be said of them.
+    /// All results as one text; in the form for people, only the part that was not printed yet.
     fn text(&self, format: Format) -> String {
         let rows: Vec<Value> = self.rows.iter().map(Row::json).collect();
         match format {
@@ -308,7 +307,7 @@ impl Report {
     }
 }
 
-/// One line on a terminal's standard error.
+/// A progress bar: one line on a terminal's standard error.
 pub struct Bar {
     on: bool,
     drawn: bool,
@@ -322,7 +321,7 @@ impl Bar {
         }
         let share = share.clamp(0.0, 1.0);
         let full = (share * WIDTH as f64) as usize;
-        // A terminal that is gone is no reason to stop.
+        // If the terminal is gone, the run continues.
         let _ = write!(std::io::stderr(), "\r\x1b[K {what} [{}{}] {:3.0}%", "#".repeat(full), " ".repeat(WIDTH - full), share * 100.0);
         self.drawn = true;
     }

@@ -1,29 +1,29 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Files of results, read again. Somebody else may have written or cut them, so everything is checked before it is
-//! used, and what is wrong is said with the file's name and the key's.
+//! Reads files of results. Another program may have written or cut them, so everything is checked before it is used, and
+//! errors name the file and the key.
 
 use gdrfab::error::{self, Error, errno};
 use serde_json::{Map, Value};
 use std::fs::File;
 use std::io::Read;
 
-/// More than any run writes.
+/// The largest file that is read: more than any run writes.
 const MAX_BYTES: u64 = 64 << 20;
-/// Figures that anything can have: whatever is made of them, it is a number.
+/// The range of figures for which every computation gives a number.
 const SENSIBLE: std::ops::Range<f64> = 1e-15..1e15;
-/// Characters of a text from a file that are shown.
+/// The most characters of a text from a file that are shown.
 const SHOWN: usize = 80;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     Latency,
     Rate,
-    /// Writes and reads one at a time, as bandwidths.
+    /// Writes and reads, one at a time, as bandwidths.
     Transfer,
 }
 
 impl Kind {
-    /// The figure that stands for a row.
+    /// The figure that represents a row.
     pub fn main_figure(self) -> &'static str {
         match self {
             Kind::Latency => "t_typical_usec",
@@ -43,7 +43,7 @@ pub struct Line {
 /// The results of one run.
 #[derive(Debug)]
 pub struct Results {
-    /// The file's name.
+    /// The name of the file.
     pub name: String,
     pub kind: Kind,
     pub test: String,
@@ -51,9 +51,10 @@ pub struct Results {
     pub lines: Vec<Line>,
 }
 
-/// Text that cannot play tricks on a terminal or in a drawing, and is not too long.
+/// Text that cannot harm a terminal or a drawing, and is not too long.
 pub fn tame(text: &str) -> String {
-    // Besides control characters: what is not seen, turns the direction of writing, breaks lines, or cannot be in XML.
+    // Besides control characters, also removes characters that are invisible, turn the direction of writing, break lines, or
+    // cannot be in XML.
     let wild = |c: char| {
         let unseen =
             matches!(c, '\u{ad}' | '\u{61c}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}');
@@ -81,7 +82,7 @@ fn kind_of(value: &Value) -> &'static str {
     }
 }
 
-/// What lies under `key`, as `T`; `at` is where the map is found.
+/// The value of `key` as a `T`; `at` names the place of the map for errors.
 fn take<'a, T>(map: &'a Map<String, Value>, at: &str, key: &str, what: &str, read: impl Fn(&'a Value) -> Option<T>) -> Result<T, String> {
     match map.get(key) {
         None => Err(format!("{at}{key}: missing")),
@@ -124,13 +125,13 @@ impl Results {
         Ok(Results { name: name.to_string(), kind, test, run, lines })
     }
 
-    /// A figure of every line, above 0, which ratios and logarithms need.
+    /// A figure of every row, above 0 as ratios and logarithms need.
     pub fn figures(&self, key: &str) -> error::Result<Vec<f64>> {
         let all = self.lines.iter().enumerate().map(|(i, line)| figure(&line.all, i, key));
         all.collect::<Result<_, _>>().map_err(|words| wrong(&self.name, words))
     }
 
-    /// Something about the run as text that can be shown; none if there is nothing.
+    /// A value of the run as text that can be shown; `None` if there is none.
     pub fn about(&self, key: &str) -> Option<String> {
         match self.run.get(key)? {
             Value::Null => None,

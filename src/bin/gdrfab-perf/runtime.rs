@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Vendors' runtimes that a program has to start before it has any device memory, called as such a program calls them:
-//! gdrfab does not do that on anybody's behalf. They stay up until the process ends, because a server may serve another
-//! client, and not every runtime starts twice; what they hold the kernel takes back.
+//! Vendors' runtimes, which a program has to start before it has device memory, called as such a program calls them; gdrfab
+//! does not start them for its caller. They run until the process ends, because a server may serve another client, and some
+//! runtimes cannot start twice; the kernel frees what they hold.
 
 use gdrfab::error::{Error, Result, errno};
 use gdrfab::hmem::{Iface, Site};
@@ -9,14 +9,14 @@ use gdrfab::sys::dl::Library;
 use std::ffi::{CStr, c_char, c_int};
 use std::sync::Mutex;
 
-/// Gaudi devices that this process has: by the number on the host, and by that in this process.
+/// The Gaudi devices of this process: by their numbers on the host and in this process.
 static ACQUIRED: Mutex<Vec<(u32, u32)>> = Mutex::new(Vec::new());
 
 fn failed(call: &str, status: c_int, remedy: &str) -> Error {
     Error::new(errno::ENODEV, format!("{call}: status {status}{remedy}"))
 }
 
-/// Starts what `site` needs; gives the place by which this process knows it from then on.
+/// Starts the runtime that `site` needs, and returns the place as this process then knows it.
 pub fn start(site: Site) -> Result<Site> {
     match site.iface {
         Iface::Neuron => start_neuron().map(|()| site),
@@ -33,11 +33,11 @@ fn start_neuron() -> Result<()> {
         return Ok(());
     }
     let library = Library::open(&["libnrt.so.1", "libnrt.so"], false)?;
-    // SAFETY: the type of nrt.h: a framework, and the versions of two programs.
+    // SAFETY: the type is that of nrt.h: a framework, and the versions of two programs.
     let init = unsafe { library.symbol::<unsafe extern "C" fn(c_int, *const c_char, *const c_char) -> c_int>("nrt_init\0") };
     let init = init.ok_or_else(|| Library::lacks(library.name, "nrt_init"))?;
     let none: &CStr = c"";
-    // SAFETY: two strings that live for ever.
+    // SAFETY: both strings are static.
     match unsafe { init(NO_FRAMEWORK, none.as_ptr(), none.as_ptr()) } {
         0 => *started = true,
         status => return Err(failed("nrt_init", status, "; the cores may be another process's (NEURON_RT_VISIBLE_CORES)")),
@@ -51,7 +51,7 @@ fn acquire_gaudi(module: u32) -> Result<u32> {
         return Ok(*here);
     }
     let library = Library::open(&["libSynapse.so", "libSynapse.so.1"], false)?;
-    // SAFETY: the types of synapse_api.h.
+    // SAFETY: the types are those of synapse_api.h.
     let (init, acquire) = unsafe {
         (
             library.symbol::<unsafe extern "C" fn() -> c_int>("synInitialize\0"),
@@ -61,14 +61,14 @@ fn acquire_gaudi(module: u32) -> Result<u32> {
     let init = init.ok_or_else(|| Library::lacks(library.name, "synInitialize"))?;
     let acquire = acquire.ok_or_else(|| Library::lacks(library.name, "synDeviceAcquireByModuleId"))?;
     if acquired.is_empty() {
-        // SAFETY: takes nothing.
+        // SAFETY: the function takes no argument.
         let status = unsafe { init() };
         if status != 0 {
             return Err(failed("synInitialize", status, ""));
         }
     }
     let mut here = 0;
-    // SAFETY: the number is written on success.
+    // SAFETY: the number is written on success only, into a live variable.
     match unsafe { acquire(&raw mut here, module) } {
         0 => {
             acquired.push((module, here));

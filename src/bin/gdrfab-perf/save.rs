@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Files that a run leaves behind: whoever finds one finds all of it, however the run ended.
+//! Writes files of results. A file is either complete or not there, however the run ends.
 
 use gdrfab::error::{Error, Result};
 use rustix::fs::Access;
@@ -11,7 +11,7 @@ fn failed(option: &str, path: &str, e: io::Error) -> Error {
     Error::new(e.raw_os_error().unwrap_or(gdrfab::error::errno::EIO), format!("{option} {path}: {e}"))
 }
 
-/// Whether a file could be put there, as far as can be told before there is one: better now than after a long run.
+/// Checks that a file can be written there, as far as possible without writing: better now than after a long run.
 pub fn check(option: &str, path: &str) -> Result<()> {
     let place = Path::new(path);
     if place.is_dir() {
@@ -24,14 +24,14 @@ fn directory(path: &Path) -> &Path {
     path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
-/// Writes a file whole or not at all: beside its place first, since only a rename within one directory is one step.
+/// Writes a file completely or not at all: first beside its place, since only a rename within one directory is one step.
 pub fn whole(option: &str, path: &str, text: &str) -> Result<()> {
     let place = Path::new(path);
     let beside = directory(place).join(format!(".gdrfab-perf.{}", std::process::id()));
     let mut file = File::create_new(&beside).map_err(|e| failed(option, path, e))?;
     let written = file.write_all(text.as_bytes()).and_then(|()| file.sync_all()).and_then(|()| fs::rename(&beside, place));
     written.map_err(|e| {
-        // A part of it is of no use; if that cannot be removed either, the first failure is the one to tell.
+        // A partial file is of no use. If it cannot be removed either, the first failure is the one to report.
         let _ = fs::remove_file(&beside);
         failed(option, path, e)
     })

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The server: the target of one-sided tests, and the other half of the ping-pongs.
+//! The server: the target of one-sided tests, and the other side of the ping-pongs.
 
 use crate::args::{DEFAULT_NAME, Options};
 use crate::blocks::Blocks;
@@ -23,12 +23,12 @@ use gdrfab::mr::Paths;
 use gdrfab::prov::op::Dir;
 use gdrfab::sys::time::ticks;
 
-/// Microseconds that a client has to read why it is sent away.
+/// The microseconds that a client has to read why it is sent away.
 const LAST_WORDS_US: f64 = 300_000.0;
-/// Round trips between two looks at the clock.
+/// The number of round trips between two looks at the clock.
 const ROUNDS: u64 = 4096;
 
-/// Where clients come in.
+/// The listener for clients.
 enum Door {
     Cm(Listener),
     Addresses(Exchange),
@@ -75,7 +75,7 @@ pub fn run(o: &Options, clock: Clock) -> Result<()> {
         if !o.keep
             && let Some(open) = listener.take()
         {
-            // Who comes later is refused at once instead of waiting in vain.
+            // Later clients are refused at once instead of waiting in vain.
             open.close()?;
         }
         let outcome = accepted.and_then(|(mut side, plan)| {
@@ -85,7 +85,8 @@ pub fn run(o: &Options, clock: Clock) -> Result<()> {
                 && e.code != Code::PeerGone
             {
                 side.link.complain(e);
-                // A client that is in the middle of a window reads it before its operations fail, which would have worse words.
+                // A client in the middle of a window reads this message before its operations fail, whose errors would say
+                // less.
                 let until = ticks().saturating_add(clock.ticks_of_us(LAST_WORDS_US));
                 while ticks() < until && side.link.poll().is_ok() {
                     std::thread::yield_now();
@@ -99,7 +100,7 @@ pub fn run(o: &Options, clock: Clock) -> Result<()> {
             }
             Ok(_) => {}
             Err(e) if o.keep => cli::complain(&format!("gdrfab-perf: server: {e}")),
-            // The client belongs to the same command, and has the word.
+            // The client belongs to the same command, and reports the result.
             Err(e) if o.parent.is_some() && (e.code == Code::PeerGone || e.errno == errno::ECONNABORTED) => std::process::exit(1),
             Err(e) => return Err(e),
         }
@@ -123,7 +124,7 @@ fn announce(o: &Options, address: &str) -> Result<()> {
     Ok(())
 }
 
-/// Ends this process when the one that started it ends.
+/// Ends this process when the process that started it ends.
 fn stay_with(parent: i32) -> Result<()> {
     rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))
         .map_err(|e| Error::os("staying with the parent", e))?;
@@ -133,7 +134,7 @@ fn stay_with(parent: i32) -> Result<()> {
     Ok(())
 }
 
-/// Does what one client asks until it says goodbye.
+/// Serves one client until it says goodbye.
 pub fn serve(link: &mut Link, plan: &Plan, clock: Clock) -> Result<()> {
     let mut size = 0;
     loop {
@@ -194,7 +195,7 @@ fn phase(link: &mut Link, plan: &Plan, size: usize, checked: bool, stream: Strea
     };
     stopped.cpu_percent = cpu.percent();
     if let Some(mail) = end {
-        // Messages may have come over other endpoints than the last word.
+        // Messages may arrive over other endpoints than the last control message, and later.
         let [expected] = mail.words();
         link.wait("last messages of the client", |l| l.arrived - before >= expected)?;
     }
@@ -202,7 +203,7 @@ fn phase(link: &mut Link, plan: &Plan, size: usize, checked: bool, stream: Strea
     link.post_mail(Kinds::Stopped, &stopped.encode())
 }
 
-/// Until the client stops: a mere target, or with a window of its own.
+/// Serves a window until the client stops, as its target only or with a window of this side.
 fn target(link: &mut Link, plan: &Plan, size: usize, stream: Stream, clock: Clock, stopped: &mut Stopped) -> Result<Mail> {
     let mut before = None;
     loop {
@@ -213,7 +214,7 @@ fn target(link: &mut Link, plan: &Plan, size: usize, stream: Stream, clock: Cloc
             _ => return Err(unexpected(&mail)),
         }
         link.post_mail(Kinds::Go, &[])?;
-        // Nothing but its messages says that a client lives which is only written to.
+        // If the client only writes, only its control messages show that it lives.
         let beat = |l: &mut Link, _: f64| match ticks().saturating_sub(l.heard) > l.patience {
             true => Err(silent("message of the client")),
             false => l.check_time(ticks()).and_then(|()| (0..LOOK_TURNS).try_for_each(|_| l.poll())),

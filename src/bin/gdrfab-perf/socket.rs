@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The socket by which two sides exchanged their addresses, while their endpoints are at work: its end is the peer's.
+//! The socket over which two sides exchanged their addresses, while their endpoints are at work: its end is the end of the
+//! peer's process.
 
 use crate::stats::Clock;
 use gdrfab::error::{Code, Error, Result, errno};
 use std::io::ErrorKind;
 use std::net::TcpStream;
 
-/// Milliseconds between two looks at the socket, and that the peer's last words may take after its end.
+/// The milliseconds between two looks at the socket, and those that the peer's last messages may take after its end.
 const LOOK_MS: u64 = 50;
 const LAST_WORDS_MS: u64 = 500;
 
@@ -24,7 +25,7 @@ impl Control {
         Ok(Control { socket, tick_ms: clock.ticks_of_us(1000.0), next: 0, ended: None })
     }
 
-    /// An error if the peer's process has ended, and what it may have said by other means has had time to arrive.
+    /// Fails if the peer's process has ended and its messages by other means have had time to arrive.
     pub fn look(&mut self, now: u64) -> Result<()> {
         if let Some(then) = self.ended {
             if now.saturating_sub(then) > LAST_WORDS_MS * self.tick_ms {
@@ -38,7 +39,7 @@ impl Control {
         self.next = now + LOOK_MS * self.tick_ms;
         match self.socket.peek(&mut [0]) {
             Err(e) if matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {}
-            // Nobody has anything to say here any more.
+            // No data is expected on this socket any more.
             _ => self.ended = Some(now),
         }
         Ok(())

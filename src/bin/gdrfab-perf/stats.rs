@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Time and what many samples of it come to. A histogram with buckets of 0.4 % keeps a run of any
-//! length in constant memory; the least, the greatest, the mean and the deviation are exact.
+//! Clock ticks, and statistics of many samples. A histogram with buckets of 0.4 % keeps a run of any length in constant
+//! memory; minimum, maximum, mean and deviation are exact.
 
 use gdrfab::sys::time::{now_ns, ticks};
 
 const BITS: u32 = 8;
 const HALF: u64 = 1 << BITS;
 
-/// How fast the tick counter runs.
+/// The frequency of the tick counter.
 #[derive(Clone, Copy)]
 pub struct Clock {
     pub ticks_per_us: f64,
@@ -38,7 +38,7 @@ pub struct Histogram {
     count: u64,
     low: u64,
     high: u64,
-    /// Sums of the distance from the first sample, which keeps squares small.
+    /// Sums of the distances from the first sample, which keeps the squares small.
     first: f64,
     sum: f64,
     squares: f64,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A window of the test's operations, the same for whoever runs it: the client, and of both directions the server too.
+//! A window of the test's operations, run by the client, and for tests of both directions by the server too.
 
 use crate::blocks::{Blocks, post as post_list};
 use crate::io::Link;
@@ -12,19 +12,19 @@ use crate::window::{Flow, PARTS, Pace, Window, window};
 use gdrfab::error::Result;
 use gdrfab::prov::op::Dir;
 
-/// Microseconds of a slice.
+/// The microseconds of a slice.
 const SLICE_US: f64 = 20.0;
 
-/// What is asked of a window beside its test and size.
+/// The parameters of a window besides its test and size.
 #[derive(Clone, Copy)]
 pub struct Stream {
-    /// Of tests of lists.
+    /// The blocks, for tests of lists.
     pub blocks: Blocks,
     pub depth: usize,
     pub list: usize,
-    /// Operations to a completion.
+    /// The number of operations for one completion.
     pub signal: usize,
-    /// Nanoseconds from one burst of so many to the next; 0: no limit.
+    /// The nanoseconds from one burst to the next, and the operations of a burst; 0: no limit.
     pub gap_ns: u64,
     pub burst: u64,
 }
@@ -42,7 +42,7 @@ impl Stream {
         }
     }
 
-    /// One run. `before`: what an earlier one came to, from which the slices are made.
+    /// Runs a window once. `before` is the result of an earlier run, from which the length of the slices follows.
     #[allow(clippy::too_many_arguments)]
     pub fn run(
         &self,
@@ -79,7 +79,7 @@ impl Stream {
 
 pub struct Run {
     pub flow: Flow,
-    /// Operations of a slice.
+    /// The number of operations of a slice.
     pub slice: u64,
     pub rate: Rate,
 }

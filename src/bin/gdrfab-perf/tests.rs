@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The measurements by name: what each is, and what it does unless told otherwise.
+//! The measurements by name, and the defaults of each.
 
 use crate::action::{self, Action};
 
@@ -27,7 +27,7 @@ pub enum Test {
 use Test::*;
 
 impl Test {
-    /// In the order of their codes.
+    /// All tests, in the order of their codes.
     pub const ALL: [Test; 17] = [
         WriteLat,
         WriteBw,
@@ -96,7 +96,7 @@ impl Test {
         Test::ALL.into_iter().find(|t| t.name() == name)
     }
 
-    /// The number by which peers know it.
+    /// The number by which peers know the test.
     pub fn code(self) -> u64 {
         Test::ALL.iter().position(|t| *t == self).unwrap_or(0) as u64
     }
@@ -105,12 +105,12 @@ impl Test {
         Test::ALL.get(usize::try_from(code).ok()?).copied()
     }
 
-    /// Whether the result is a time per operation rather than a rate.
+    /// Whether the result is a time for each operation rather than a rate.
     pub fn is_latency(self) -> bool {
         matches!(self, WriteLat | ReadLat | SendLat | MrReg | RdmaTransport | AddLat | FetchAddLat | CompareSwapLat)
     }
 
-    /// Whether it runs over connectionless endpoints too.
+    /// Whether the test runs over connectionless endpoints too.
     pub fn is_for_rdm(self) -> bool {
         !matches!(self, MrReg | RdmaTransport | ListRead | ListWrite)
     }
@@ -119,12 +119,12 @@ impl Test {
         matches!(self, SendLat | SendBw)
     }
 
-    /// Whether many operations are under way at a time.
+    /// Whether many operations are outstanding at a time.
     pub fn is_window(self) -> bool {
         matches!(self, WriteBw | ReadBw | SendBw | WriteRate | AddRate | FetchAddRate | CompareSwapRate) || self.is_list()
     }
 
-    /// The atomic operation, if it is about one.
+    /// The atomic operation of the test, if there is one.
     pub fn action(self) -> Option<Action> {
         match self {
             AddLat | AddRate => Some(Action::Add),
@@ -139,12 +139,12 @@ impl Test {
         matches!(self, ListRead | ListWrite)
     }
 
-    /// Whether one sample covers two ways.
+    /// Whether one sample covers both directions.
     pub fn is_round_trip(self) -> bool {
         matches!(self, WriteLat | SendLat)
     }
 
-    /// Sizes, from and to, if the command line names none.
+    /// The smallest and the largest size, if the command line names none.
     pub fn default_sizes(self) -> (usize, usize) {
         match self {
             WriteLat | ReadLat | SendLat => (8, 64 << 20),
@@ -157,7 +157,7 @@ impl Test {
         }
     }
 
-    /// Iterations for a size: many of what is quick, a few of what is not.
+    /// The number of iterations for a size: many for a quick operation, few for a slow one.
     pub fn default_iterations(self, size: usize) -> u64 {
         let (bytes, low, high) = match self {
             MrReg => return 100_000,
@@ -168,7 +168,7 @@ impl Test {
     }
 }
 
-/// Powers of two from `low` to `high`, and `high` itself.
+/// The powers of two from `low` to `high`, and `high` itself.
 pub fn sweep(low: usize, high: usize) -> Vec<usize> {
     let mut sizes = Vec::new();
     let mut size = low;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The method of RdmaTransport's benchmark: one write at a time, until it is delivered, then one read at a time, for each
-//! size; and what it costs to register 8 KiB and give it up again.
+//! The method of RdmaTransport's benchmark: for each size one write at a time until it is delivered, then one read at a time;
+//! and the cost of registering and deregistering 8 KiB.
 
 use crate::client::{batch, warm};
 use crate::measure::{Until, latency};
@@ -16,7 +16,7 @@ pub const BYTES: usize = 8 << 10;
 const ROUNDS: u64 = 2000;
 const SPAN_S: f64 = 0.5;
 
-/// Microseconds to register and deregister memory of the kind under test beside the regions that are open.
+/// The microseconds to register and deregister memory of the kind under test, beside the regions that are open.
 pub fn registration(domain: &Arc<Domain>, kind: Kind, policy: PathPolicy, clock: Clock) -> Result<f64> {
     let mut memory = Memory::new(kind, domain, BYTES)?;
     let once = |m: &mut Memory| m.register(domain, BYTES, policy)?.close();

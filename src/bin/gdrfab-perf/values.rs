@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Values of options, as they are written.
+//! Parses the values of options.
 
 use crate::cli::Args;
 
-/// Largest size that is taken for meant.
+/// The largest size that is accepted.
 const MAX_SIZE: usize = 1 << 40;
 
 pub fn size(text: &str) -> Option<usize> {

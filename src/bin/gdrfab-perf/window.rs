@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The window: operations kept in flight, over one endpoint or several, in lists if asked for, and no faster than allowed.
+//! The window: keeps operations outstanding, over one endpoint or several, in lists if asked for, and no faster than allowed.
 
 use crate::io::{Link, Spin};
 use crate::measure::{Pulse, Until};
@@ -8,41 +8,41 @@ use crate::stats::Histogram;
 use gdrfab::error::Result;
 use gdrfab::sys::time::ticks;
 
-/// Slices of a window are kept in parts of a tick per operation, which may take less than one.
+/// Slices are kept in parts of a tick for each operation, since an operation may take less than a tick.
 pub const PARTS: u64 = 16;
 
-/// Bursts, and the ticks from one to the next.
+/// The operations of a burst, and the ticks from one burst to the next.
 #[derive(Clone, Copy, Debug)]
 pub struct Pace {
     pub burst: u64,
     pub gap: u64,
 }
 
-/// Shape of a window.
+/// The shape of a window.
 #[derive(Clone, Copy, Debug)]
 pub struct Window {
-    /// Of each endpoint.
+    /// The depth of each endpoint.
     pub depth: u64,
-    /// Every so many operations of an endpoint one asks for a completion: whole lists.
+    /// An endpoint's operation asks for a completion every so many operations, at the end of a list.
     pub signal: u64,
     pub list: u64,
     pub pace: Option<Pace>,
-    /// Operations and ticks that a slice has at least.
+    /// The smallest number of operations and of ticks of a slice.
     pub slice: u64,
     pub slice_ticks: u64,
 }
 
-/// How much went through a window in what time.
+/// The number of operations that went through a window, and the time that they took.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Flow {
     pub ops: u64,
     pub ticks: u64,
-    /// Ticks per operation, in [`PARTS`], of the fastest stretch from a post to a completion.
+    /// The ticks for each operation, in [`PARTS`], of the fastest stretch from a post to a completion.
     pub best: u64,
 }
 
-/// The fastest stretch. It counts from the post of its first operation, so completions that come in a
-/// bunch, because this side slept over them, do not look fast.
+/// Finds the fastest stretch. A stretch begins with the post of its first operation, so completions that come in a bunch
+/// because this side slept do not look fast.
 struct Peak {
     from: u64,
     first: u64,
@@ -52,7 +52,7 @@ struct Peak {
 
 impl Peak {
     fn start(&mut self, now: u64, posted: u64, completed: u64, least: u64) {
-        // What is in flight at the start counts against the stretch: make that little.
+        // Operations that are outstanding at its start count against a stretch, so it is made long in comparison.
         (self.from, self.first, self.need) = (now, posted, least.max(8 * (posted - completed)));
     }
 
@@ -64,23 +64,23 @@ impl Peak {
     }
 }
 
-/// One endpoint's part of the window.
+/// The part of a window that goes over one endpoint.
 #[derive(Clone, Copy, Default)]
 struct Lane {
-    /// Completions before the window.
+    /// The completions before the window.
     base: u64,
     posted: u64,
     completed: u64,
-    /// Completions that were asked for, how many of these in the regular places, and the last.
+    /// The number of completions that were asked for, how many of these in the regular places, and the last.
     asked: u64,
     regular: u64,
     asked_at: u64,
-    /// Operations up to and with the next of these places.
+    /// The number of operations up to the next of these places, that operation included.
     to_regular: u64,
 }
 
 impl Lane {
-    /// Operations complete in order, so the last completion speaks for all before it.
+    /// The number of complete operations: they complete in order, so the last completion covers all before it.
     #[inline]
     fn see(&mut self, ends: u64, signal: u64) {
         let seen = ends - self.base;
@@ -92,7 +92,7 @@ impl Lane {
         self.posted - self.completed + ops <= depth
     }
 
-    /// Operations that can follow each other up to the next regular completion.
+    /// The number of operations that can follow each other up to the next regular completion.
     #[inline]
     fn row(&self, depth: u64) -> u64 {
         self.to_regular.min(depth - (self.posted - self.completed))
@@ -113,7 +113,7 @@ impl Lane {
     }
 }
 
-/// The next of the lanes, in turn, that fits.
+/// The next lane in turn that fits.
 #[inline]
 fn next(lanes: &[Lane], last: usize, fits: impl Fn(&Lane) -> bool) -> Option<usize> {
     let n = lanes.len();
@@ -123,8 +123,8 @@ fn next(lanes: &[Lane], last: usize, fits: impl Fn(&Lane) -> bool) -> Option<usi
     (1..=n).map(|i| if last + i < n { last + i } else { last + i - n }).find(|i| fits(&lanes[*i]))
 }
 
-/// Keeps a window of operations in flight until the time has come or `stop` says so. A sample is the time per operation of
-/// one slice.
+/// Keeps a window of operations outstanding until the time is over or `stop` says so. A sample is the time for each operation
+/// of one slice.
 pub fn window(
     link: &mut Link,
     until: Until,
@@ -137,7 +137,7 @@ pub fn window(
     let mut lanes: Vec<Lane> = link.ends.iter().map(|base| Lane { base: *base, to_regular: shape.signal, ..Lane::default() }).collect();
     let tail = lanes.len() as u64 * shape.list;
     let (mut posted, mut completed, mut seen) = (0u64, 0u64, link.done);
-    // The lane whose turn it is, what is left of its list, and whether the end of that asks for a completion in any case.
+    // The lane whose turn it is, the rest of its list, and whether the end of that list asks for a completion in any case.
     let (mut at, mut rest, mut last_asks) = (lanes.len() - 1, 0u64, false);
     let plain = lanes.len() == 1 && shape.list == 1;
     let begin = ticks();
@@ -180,7 +180,8 @@ pub fn window(
             if posted + list <= allowed
                 && let Some(lane) = next(&lanes, at, |lane| lane.has_room(list, shape.depth))
             {
-                // Nobody's turn is missed where there is one endpoint and no list: up to the next completion in one go.
+                // With one endpoint and no lists, no other lane's turn is delayed, so operations are posted in one go up to
+                // the next completion.
                 let go = if plain { lanes[lane].row(shape.depth).min(left).min(allowed - posted) } else { list };
                 (at, rest, last_asks) = (lane, go, left - go < tail);
             }
@@ -188,7 +189,7 @@ pub fn window(
             if completed == posted {
                 break;
             }
-            // Beyond the end one more is posted where the last did not ask for a completion.
+            // If the last operation did not ask for a completion, one more is posted that does.
             let open = |lane: &Lane| lane.asked_at != lane.posted && lane.has_room(1, shape.depth);
             if let Some(lane) = next(&lanes, at, open) {
                 (at, rest, last_asks) = (lane, 1, true);
@@ -223,7 +224,7 @@ pub fn window(
         if completed < posted || rest > 0 {
             link.idle(&mut spin, "completion")?;
         } else {
-            // Nothing is under way, and nothing may be yet.
+            // Nothing is outstanding, and nothing may be posted yet.
             spin = Spin::default();
             link.give_way();
         }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What the two sides tell each other: the plan and the answer in the connection's private data,
-//! then control messages, which carry remote data and so differ from the messages under test.
+//! The messages between the two sides: the plan and the answer in the connection's private data, then control messages, which
+//! carry remote data and so differ from the messages under test.
 
 use crate::drive::{MAX_ENDPOINTS, MAX_INLINE};
 use crate::memory::{Kind, Mismatch};
@@ -9,17 +9,17 @@ use crate::tests::Test;
 use gdrfab::error::{Code, Error, errno};
 use gdrfab::mr::Paths;
 
-/// What the request for one more endpoint of a connection begins with.
+/// The first word of the request for one more endpoint of a connection.
 const JOIN: u64 = u64::from_le_bytes(*b"gdrfabj\x05");
 
-/// "gdrfabp" and the version of what follows.
+/// "gdrfabp" and the version of the format that follows.
 const MAGIC: u64 = u64::from_le_bytes(*b"gdrfabp\x05");
 
 fn pack(words: &[u64]) -> Vec<u8> {
     words.iter().flat_map(|w| w.to_le_bytes()).collect()
 }
 
-/// The words of a packet that has at least `N` of them.
+/// The words of a packet that has at least `N` words.
 fn unpack<const N: usize>(bytes: &[u8]) -> Option<[u64; N]> {
     let mut words = bytes.chunks_exact(8).map(|c| u64::from_le_bytes(c.try_into().unwrap_or_default()));
     let mut out = [0; N];
@@ -29,14 +29,14 @@ fn unpack<const N: usize>(bytes: &[u8]) -> Option<[u64; N]> {
     Some(out)
 }
 
-/// Where the peer's memory under test is.
+/// The address and the key of the peer's memory under test.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Place {
     pub base: u64,
     pub key: u64,
 }
 
-/// What both sides have to agree on.
+/// The plan: the parameters that both sides have to agree on.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Plan {
     pub test: Test,
@@ -51,26 +51,26 @@ pub struct Plan {
     pub one_thread: bool,
     pub auto: bool,
     pub sleep: bool,
-    /// Both sides run on one CPU, so that who waits gives it away.
+    /// Both sides run on one CPU, so a side that waits yields it.
     pub yields: bool,
-    /// Latency of writes is that of one at a time: one side's memory cannot be polled.
+    /// The latency of writes is measured by one write at a time, because one side's memory cannot be polled.
     pub one_way: bool,
     /// Both sides run the window.
     pub both: bool,
     pub endpoints: usize,
-    /// Operations to a post.
+    /// The number of operations of one post.
     pub list: usize,
-    /// Bytes that travel with a request; none: as the provider does it.
+    /// The bytes that travel with a request; `None`: the provider's own.
     pub inline: Option<usize>,
-    /// Connectionless endpoints, and whether all their messages have tags.
+    /// Whether endpoints are connectionless, and whether all their messages have tags.
     pub rdm: bool,
     pub tagged: bool,
 }
 
-/// Milliseconds that the peer may be silent, unless the command line says otherwise.
+/// The milliseconds that the peer may be silent, unless the command line says otherwise.
 pub const PATIENCE_MS: u64 = 10_000;
 
-/// Bits of the numbers that share a word.
+/// The widths in bits of the numbers that share a word.
 const TEST_BITS: u32 = 6;
 const DEPTH_BITS: u32 = 11;
 const ENDPOINT_BITS: u32 = 7;
@@ -98,7 +98,7 @@ impl Plan {
         pack(&[MAGIC, small, memory, sizes, place.base, place.key])
     }
 
-    /// Words for a client whose plan cannot be read.
+    /// The words for a client whose plan cannot be read.
     pub fn decode(bytes: &[u8]) -> Result<(Plan, Place), &'static str> {
         let [magic, small, memory, sizes, base, key] = unpack::<6>(bytes).ok_or("this is gdrfab-perf; who are you?")?;
         if magic != MAGIC {
@@ -150,9 +150,9 @@ impl Plan {
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Answer {
     pub place: Place,
-    /// Nanoseconds that registering its memory took.
+    /// The nanoseconds that the registration of its memory took.
     pub registration_ns: u64,
-    /// What further endpoints of the same client name.
+    /// The number by which further endpoints of the same client identify the client.
     pub token: u64,
 }
 
@@ -177,7 +177,7 @@ pub fn decode_join(bytes: &[u8]) -> Option<(u64, u64)> {
     (magic == JOIN).then_some((token, lane))
 }
 
-/// Kinds of control messages; the number travels as remote data.
+/// The kinds of control messages; the number is sent as remote data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u64)]
 pub enum Kinds {
@@ -188,15 +188,15 @@ pub enum Kinds {
     Ready = 2,
     /// Client: that was the last operation (messages that it sent).
     Stop = 3,
-    /// Server: that is what it came to (see [`Stopped`]).
+    /// Server: the result (see [`Stopped`]).
     Stopped = 4,
-    /// Client: look at what arrived.
+    /// Client: check the bytes that arrived.
     Check = 5,
-    /// Server: this is how it looks (a mismatch).
+    /// Server: the result of that check (a mismatch).
     Verdict = 6,
     /// Client: all done.
     Bye = 7,
-    /// Either: it is over, and why (text).
+    /// Either: it is over; the reason (text).
     Fail = 8,
     /// Client: still here.
     Tick = 9,
@@ -211,10 +211,10 @@ impl Kinds {
     }
 }
 
-/// Bytes that a control message may have.
+/// The most bytes of a control message.
 pub const MAIL_MAX: usize = 240;
 
-/// What precedes a control message that cannot carry its kind as remote data: no pattern begins so.
+/// The first bytes of a control message that cannot carry its kind as remote data; no pattern begins like this.
 pub const ENVELOPE: usize = 16;
 
 pub fn envelope(kind: Kinds) -> Vec<u8> {
@@ -226,7 +226,7 @@ pub fn open_envelope(bytes: &[u8]) -> Option<u64> {
     (magic == MAGIC).then_some(kind)
 }
 
-/// A control message as it arrived.
+/// A control message that has arrived.
 #[derive(Clone, Debug)]
 pub struct Mail {
     pub kind: Kinds,
@@ -234,7 +234,7 @@ pub struct Mail {
 }
 
 impl Mail {
-    /// The first words; what is missing is 0.
+    /// The first words of its bytes; missing words are 0.
     pub fn words<const N: usize>(&self) -> [u64; N] {
         let mut padded = self.bytes.clone();
         padded.resize(padded.len().max(N * 8), 0);
@@ -254,20 +254,20 @@ pub fn peer_failed(mail: &Mail) -> Error {
     Error::new(errno::ECONNABORTED, format!("the peer gave up: {}", mail.text()))
 }
 
-/// The seed of the pattern of a round; the two sides never send the same bytes.
+/// The seed of the pattern of a round. The two sides never send the same bytes.
 pub fn seed(size: usize, round: u64, by_server: bool) -> u64 {
     (size as u64) << 20 ^ round << 1 ^ u64::from(by_server) ^ 0x5EED << 48
 }
 
-/// What the server says at the end of a run.
+/// The server's message at the end of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Stopped {
-    /// Messages that arrived.
+    /// The number of messages that arrived.
     pub arrived: u64,
     pub mismatch: Option<Mismatch>,
-    /// Of its CPU's time, in percent of one CPU.
+    /// The CPU time that it used, in percent of one CPU.
     pub cpu_percent: f64,
-    /// Messages that it sent, if it runs the window too, and what that came to.
+    /// The number of messages that it sent, if it runs the window too, and the result of that window.
     pub sent: u64,
     pub rate: Rate,
 }
@@ -279,7 +279,7 @@ impl Stopped {
         pack(&[&head[..], &pack_mismatch(self.mismatch), &rate].concat())
     }
 
-    /// What is missing or makes no sense is 0.
+    /// Reads the message; a value that is missing or makes no sense is 0.
     pub fn decode(mail: &Mail) -> Stopped {
         let words: [u64; 12] = mail.words();
         let number = |i: usize| Some(f64::from_bits(words[i])).filter(|x| x.is_finite() && *x >= 0.0).unwrap_or(0.0);
@@ -293,7 +293,7 @@ impl Stopped {
     }
 }
 
-/// A mismatch, or none, as words of a control message; and back.
+/// Converts a mismatch, or none, into words of a control message and back.
 pub fn pack_mismatch(m: Option<Mismatch>) -> [u64; 4] {
     m.map_or([0; 4], |m| [1, m.offset as u64, u64::from(m.expected), u64::from(m.found)])
 }
@@ -309,7 +309,7 @@ pub fn words(list: &[u64]) -> Vec<u8> {
     pack(list)
 }
 
-/// As much of a text as a packet of `max` bytes takes.
+/// The beginning of a text that fits into a packet of `max` bytes.
 pub fn clip(text: &str, max: usize) -> &[u8] {
     let mut end = text.len().min(max);
     while !text.is_char_boundary(end) {

@@ -296,8 +296,8 @@ unsafe fn valid(ep: *mut gdrfab_ep, datatype: u32, op: u32, form: Form, count: *
     })
 }
 
-/// Whether gdrfab_atomic() has an operation: 0, and the most elements in *count, which may be NULL; else
-/// -EOPNOTSUPP, -EINVAL (no such number). Mirrors fi_atomicvalid.
+/// Asks for an operation of gdrfab_atomic(): 0 if it exists, with the most elements in *count, which may be
+/// NULL; else -EOPNOTSUPP, -EINVAL (no such number). Mirrors fi_atomicvalid.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gdrfab_atomicvalid(ep: *mut gdrfab_ep, datatype: u32, op: u32, count: *mut usize) -> c_int {
     // SAFETY: the C caller says that the handle is open.

@@ -58,12 +58,12 @@ unsafe impl ExtensibleStruct for gdrfab_eq_err_entry {
     const FIRST: usize = 56;
 }
 
-/// Whether the flags ask to leave the event in the queue.
+/// True if the flags ask to leave the event in the queue.
 fn peek(flags: u64) -> Result<bool> {
     no_flags(flags & !GDRFAB_PEEK).map(|()| flags & GDRFAB_PEEK != 0)
 }
 
-/// Whether an event comes from gdrfab_eq_write(), so that its bytes are handed out as they are.
+/// True if an event comes from gdrfab_eq_write(), so that its bytes are handed out as they are.
 fn is_raw(event: &Event) -> bool {
     event.object == 0
 }

@@ -291,7 +291,7 @@ pub unsafe extern "C" fn gdrfab_mr_regattr(
     if let Some(rc) = hold(Some, || unsafe { register_fast(domain, attr, flags, mr) }.then_some(0)) {
         return rc;
     }
-    // SAFETY: as above.
+    // SAFETY: the C caller says that the handle is open, and that the structs and arrays are live.
     control(|| unsafe {
         let out = output(mr, "mr")?;
         let a = read_sized(attr, "attr")?;

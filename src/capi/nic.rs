@@ -68,7 +68,7 @@ pub struct gdrfab_nic_attr {
     pub mtu: u32,
     /// Local identifier on InfiniBand; otherwise 0.
     pub lid: u32,
-    /// Where the port's table has the GID.
+    /// Index of the GID in the port's table.
     pub gid_index: u32,
     /// NUMA node; -1: unknown.
     pub numa_node: i32,

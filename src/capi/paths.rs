@@ -119,7 +119,7 @@ pub struct gdrfab_rail_info {
     pub struct_size: usize,
     /// 1: it is up; 0: it is lost, and being connected again.
     pub up: u32,
-    /// How often it was lost.
+    /// Number of times that it was lost.
     pub losses: u32,
     /// Bytes sent; bytes sent twice are counted twice. The first rail of verbs counts its parts of
     /// operations that go over several rails.

@@ -311,7 +311,7 @@ pub const GDRFAB_HMEM_SYNAPSEAI: u32 = 5;
 /// Asks each driver of this host. Not in libfabric.
 pub const GDRFAB_HMEM_AUTO: u32 = 0xffffffff;
 
-// How an allocation was made; that decides which paths its memory has.
+// The way in which an allocation was made; it decides which paths the memory has.
 /// Host memory that no vendor knows.
 pub const GDRFAB_HMEM_KIND_HOST: u32 = 0;
 /// The vendor's plain device allocator (cudaMalloc).

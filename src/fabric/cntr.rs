@@ -24,7 +24,7 @@ pub struct Cntr {
     of_region: AtomicBool,
 }
 
-/// How a wait for a counter ended.
+/// The end of a wait for a counter.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Reached {
     Threshold,

@@ -193,7 +193,7 @@ impl Cq {
         taken
     }
 
-    /// Whether `read_arrivals` is worth trying.
+    /// True if `read_arrivals` is worth trying.
     #[inline(always)]
     pub fn may_arrive(&self, count: usize) -> bool {
         // SAFETY: the domain has no locks, so calls do not overlap; each function of a queue gives its access to the entries

@@ -13,7 +13,7 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Whether the descriptor is armed, and the endpoints that were put to sleep for it.
+/// The state of a descriptor: armed or not, and the endpoints that were put to sleep for it.
 pub(crate) struct Descriptor {
     /// The kind of the object, for error texts.
     name: &'static str,

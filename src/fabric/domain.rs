@@ -127,7 +127,7 @@ impl Domain {
         &self.set
     }
 
-    /// Whether a thread of the library makes progress on the endpoints.
+    /// True if a thread of the library makes progress on the endpoints.
     pub(crate) fn is_auto(&self) -> bool {
         self.progressor.is_some()
     }

@@ -378,7 +378,7 @@ impl Endpoint {
         self.prov().set_options(&mut |o| o.connect_timeout_ns = ns);
     }
 
-    /// Whether only peers that know the endpoint's whole name may connect.
+    /// True if only peers that know the endpoint's whole name may connect.
     pub fn whole_name(&self) -> Result<bool> {
         self.is_called()?;
         Ok(self.prov().options().whole_name)

@@ -18,7 +18,7 @@ pub fn device(iface: Iface, number: u32) -> Result<&'static DeviceFacts> {
     all.get(number as usize).ok_or_else(|| no_device(iface, number, all.len()))
 }
 
-/// Whether this process uses the device already; false if there is no such device.
+/// True if this process uses the device already; false if there is no such device.
 pub fn active(iface: Iface, number: u32) -> bool {
     hmem::get(iface).is_ok_and(|up| up.active(number))
 }
@@ -218,7 +218,7 @@ fn side(at: At, device_side: &str, addr: u64, host_side: &str, host: u64, len: u
     Ok(Some((up, found.device)))
 }
 
-/// Whether memory of this kind lies on one device.
+/// True if memory of this kind lies on one device.
 fn belongs_to_device(kind: Kind) -> bool {
     matches!(kind, Kind::Plain | Kind::Pool | Kind::Segment)
 }

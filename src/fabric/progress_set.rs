@@ -30,7 +30,7 @@ pub(crate) struct Members {
     /// The numbers of all endpoints, by their addresses.
     numbers: HashMap<usize, u64>,
     last: u64,
-    /// How many of the endpoints can be idle at all.
+    /// The number of endpoints that can be idle at all.
     idle_capable: usize,
     at: Option<Arc<Rest>>,
     /// Endpoints are idle or may become so: a turn then is more than progress on each active endpoint.
@@ -185,7 +185,7 @@ impl ProgressSet {
         (members.active.clone(), members.at.clone())
     }
 
-    /// How long a thread may sleep on the object before the time of an idle endpoint comes.
+    /// The longest time that a thread may sleep on the object before the time of an idle endpoint comes.
     pub fn nap_ns(&self) -> u64 {
         let due = self.members.lock().dues.first().map(|(due, _)| *due);
         due.map_or(u64::MAX, |due| due.saturating_sub(time::now_ns()).max(1))

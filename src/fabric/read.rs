@@ -53,7 +53,7 @@ unsafe fn from_handle<'a>(cq: *const CqHead) -> &'a Cq {
 /// Stores the words of the next failed entry as this thread's last error, and returns the error's number.
 ///
 /// # Safety
-/// As for `of`.
+/// As for `from_handle`.
 #[cold]
 #[inline(never)]
 unsafe extern "C" fn error_first(cq: *const CqHead) -> isize {
@@ -62,7 +62,7 @@ unsafe extern "C" fn error_first(cq: *const CqHead) -> isize {
 }
 
 /// # Safety
-/// As for `of`.
+/// As for `from_handle`.
 #[inline(always)]
 unsafe fn outcome(cq: *const CqHead, taken: Taken) -> isize {
     match taken {
@@ -76,7 +76,7 @@ unsafe fn outcome(cq: *const CqHead, taken: Taken) -> isize {
 /// gdrfab_cq_read() for entries that are ready, without locks. It calls nothing in this case and saves no registers.
 ///
 /// # Safety
-/// As for `of`; the domain is one without locks, and `buf` is NULL or holds `count` entries.
+/// As for `from_handle`; the domain is one without locks, and `buf` is NULL or holds `count` entries.
 unsafe extern "C" fn ready<E: Entry>(cq: *const CqHead, buf: *mut c_void, count: usize) -> isize {
     // SAFETY: the caller promises that the head is an open queue's, and that `buf` is NULL or holds `count` entries.
     unsafe {
@@ -113,7 +113,7 @@ unsafe extern "C" fn arrivals<E: Entry>(cq: *const CqHead, buf: *mut c_void, cou
 /// gdrfab_cq_read() if no entry is ready or a lock is needed.
 ///
 /// # Safety
-/// As for `of`; `buf` is NULL or holds `count` entries.
+/// As for `from_handle`; `buf` is NULL or holds `count` entries.
 #[inline(never)]
 unsafe extern "C" fn queue<E: Entry>(cq: *const CqHead, buf: *mut c_void, count: usize) -> isize {
     let read = || {
@@ -203,7 +203,7 @@ unsafe extern "C" fn after<E: Entry>(cq: *const CqHead, buf: *mut c_void, count:
 /// The end of gdrfab_cq_read() if the endpoints are due for progress although `n` entries were read.
 ///
 /// # Safety
-/// As for `of`.
+/// As for `from_handle`.
 #[cold]
 #[inline(never)]
 unsafe extern "C" fn due(cq: *const CqHead, _buf: *mut c_void, n: usize) -> isize {

@@ -9,7 +9,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 /// The most connections that one turn of progress accepts.
 pub const MOST: usize = 64;
-/// How long the kernel's queue is left alone after a connection could not be taken from it.
+/// The time for which the kernel's queue is left alone after a connection could not be taken from it.
 const REST_NS: u64 = 100_000_000;
 
 /// A listening socket, and the set of descriptors that a sleeping thread watches for it.
@@ -19,7 +19,7 @@ pub struct Acceptor {
     /// is separate from other pollers, so that a socket that becomes a connection only has to leave this set to wake no
     /// thread here.
     pub set: Poller,
-    /// Whether the listener is in `set`.
+    /// True while the listener is in `set`.
     listens: bool,
     /// The time to which the timer is set; 0: none.
     alarm: u64,
@@ -56,7 +56,7 @@ impl Acceptor {
         self.listener.as_fd()
     }
 
-    /// Whether the timer is set, so that time alone may bring something to do.
+    /// True if the timer is set, so that time alone may bring something to do.
     pub fn is_timed(&self) -> bool {
         self.alarm != 0
     }

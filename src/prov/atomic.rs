@@ -129,7 +129,7 @@ fn on_device(what: Atomic, site: Site, pieces: &[Iov], with: Operands) -> Result
     static ONE: Mutex<()> = Mutex::new(());
     let _one = ONE.lock();
     let mut words = [0u64; BYTES_MAX / 8];
-    // SAFETY: the words are ours, and hold as many bytes as an operation has at most.
+    // SAFETY: the words are a local array, and hold as many bytes as an operation has at most.
     let (bytes, here) = unsafe {
         let at = words.as_mut_ptr().cast::<u8>();
         (std::slice::from_raw_parts_mut(at, what.bytes().min(BYTES_MAX)), Iov::new(at as usize, what.bytes().min(BYTES_MAX)))

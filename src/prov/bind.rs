@@ -194,8 +194,8 @@ impl Bindings {
         }
     }
 
-    /// Whether the endpoint may be enabled: it was not yet, and a queue or a counter is bound for the operations that it
-    /// posts.
+    /// Refuses to enable an endpoint that is enabled already, or that has neither a queue nor a counter for the operations
+    /// that it posts.
     pub fn check_can_enable(&self) -> Result<()> {
         if self.enabled {
             return Err(Error::fixed(errno::EOPBADSTATE, "ep: enabled already"));
@@ -212,12 +212,12 @@ impl Bindings {
         (self.enabled, self.rx_op_flags) = (true, op_flags.rx);
     }
 
-    /// Whether the endpoint is a lane, one of many of a connectionless endpoint.
+    /// True if the endpoint is a lane, one of many of a connectionless endpoint.
     pub fn is_lane(&self) -> bool {
         self.arrivals != 0
     }
 
-    /// Whether an endpoint at this stage may begin to connect.
+    /// Refuses to connect an endpoint that is not at the right stage, or that has no event queue.
     pub fn check_can_connect(&self, stage: Stage) -> Result<()> {
         if self.eq.is_none() {
             return Err(Error::fixed(errno::ENOEQ, "ep: bind an event queue before connecting"));
@@ -256,7 +256,7 @@ impl Bindings {
         }
     }
 
-    /// Whether every RMA operation gives a completion and increments no counter, in a queue without a lock.
+    /// True if every RMA operation gives a completion and increments no counter, in a queue without a lock.
     pub fn is_fast(&self) -> bool {
         let counted = self.counters.write.is_some() || self.counters.read.is_some();
         !counted && !self.tx_selective && self.tx.as_ref().is_some_and(|q| q.threading().is_promised())
@@ -267,7 +267,7 @@ impl Bindings {
         self.tx.is_some() && flags & (SILENT | PART) == 0 && (!self.tx_selective || flags & flags::COMPLETION != 0)
     }
 
-    /// Whether a receive posted with `flags` gives an entry when it succeeds.
+    /// True if a receive posted with `flags` gives an entry when it succeeds.
     #[inline]
     pub fn wants_receive(&self, flags: u64) -> bool {
         self.rx.is_some() && (!self.rx_selective || flags & flags::COMPLETION != 0)
@@ -278,7 +278,7 @@ impl Bindings {
         self.wants_receive(self.rx_op_flags)
     }
 
-    /// Whether untagged receives without flags take several messages.
+    /// True if untagged receives without flags take several messages.
     pub fn receives_several(&self) -> bool {
         self.rx_op_flags & flags::MULTI_RECV != 0
     }
@@ -292,7 +292,7 @@ impl Bindings {
         }
     }
 
-    /// Whether an operation that ends now may be reported now, because none before it is outstanding.
+    /// True if an operation that ends now may be reported now, because none before it is outstanding.
     #[inline(always)]
     pub fn is_calm(&self) -> bool {
         self.sent.as_ref().is_none_or(|order| order.borrow().is_calm())
@@ -394,7 +394,7 @@ impl Bindings {
         }
     }
 
-    /// Whether no matched message is incomplete, so that an arrival may be reported at once.
+    /// True if no matched message is incomplete, so that an arrival may be reported at once.
     #[inline(always)]
     pub fn none_arriving(&self) -> bool {
         self.arrived.borrow().is_calm()
@@ -473,7 +473,7 @@ impl Bindings {
         self.received(ticket, entry, true, None);
     }
 
-    /// Whether an event may be added that is not the connection's end: a peer must not fill a queue that is not read.
+    /// True if an event may be added that is not the connection's end: a peer must not fill a queue that is not read.
     pub fn has_event_room(&self) -> bool {
         self.eq.as_ref().is_none_or(|eq| eq.len() < EVENTS)
     }

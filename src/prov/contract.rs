@@ -29,7 +29,7 @@ use crate::sys::epoll::Poller;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-/// What a provider offers on this host, or why it does not.
+/// The abilities of a provider on this host, or the reason why it cannot be used.
 pub struct Offer {
     pub name: &'static str,
     pub usable: Result<()>,
@@ -72,7 +72,7 @@ pub trait Provider: Sync {
         Reach::Ports
     }
 
-    /// Whether `info->auth_key` keeps out peers that do not know the key. If not, a connectionless endpoint over this
+    /// True if `info->auth_key` keeps out peers that do not know the key. If not, a connectionless endpoint over this
     /// provider refuses to take a key.
     fn heeds_keys(&self) -> bool {
         true
@@ -118,7 +118,7 @@ pub trait Domain: Send + Sync {
         Ok(None)
     }
 
-    /// Whether arrivals show in a cache line that is polled, without a system call. A read that finds nothing then pauses the
+    /// True if arrivals show in a cache line that is polled, without a system call. A read that finds nothing then pauses the
     /// CPU.
     fn polls_memory(&self) -> bool {
         false
@@ -175,7 +175,7 @@ pub trait Domain: Send + Sync {
         Ok(None)
     }
 
-    /// Whether a region may be closed while a peer reads it, so that the read fails and the connection stays.
+    /// True if a region may be closed while a peer reads it, so that the read fails and the connection stays.
     fn can_cut_off(&self) -> bool {
         true
     }
@@ -310,7 +310,7 @@ pub trait Endpoint: Send + Sync {
     /// set: the caller is about to sleep and must not miss anything.
     fn progress(&self, force: bool);
 
-    /// Whether the endpoint can ever be idle without being polled (see `rest`).
+    /// True if the endpoint can ever be idle without being polled (see `rest`).
     fn can_rest(&self) -> bool {
         false
     }
@@ -337,7 +337,7 @@ pub trait Endpoint: Send + Sync {
         true
     }
 
-    /// Undoes one `sleep`.
+    /// Undoes one `sleep`, after the thread has woken or has not slept.
     fn awake(&self, _poller: Option<&Poller>) {}
 
     /// The longest time that a thread may sleep before this endpoint has to act by itself, for a deadline for example.
@@ -350,7 +350,7 @@ pub trait Endpoint: Send + Sync {
         0
     }
 
-    /// Whether the endpoint waits for something that no descriptor announces.
+    /// True if the endpoint waits for something that no descriptor announces.
     fn is_stalled(&self) -> bool {
         false
     }

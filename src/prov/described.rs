@@ -12,7 +12,7 @@ use std::collections::HashMap;
 #[derive(Default)]
 pub struct Described(Mutex<HashMap<u64, Vec<Iov>>>);
 
-/// Whether every byte of `range` lies in one of the pieces.
+/// True if every byte of `range` lies in one of the pieces.
 fn covers(pieces: &[Iov], range: Iov) -> bool {
     let (mut at, end) = (range.addr(), range.addr().saturating_add(range.len()));
     while at < end {

@@ -150,7 +150,7 @@ impl Plan {
         self.faults.iter().filter_map(after).min().unwrap_or(0)
     }
 
-    /// Whether there are faults of operations or registrations, and not of rails only.
+    /// True if there are faults of operations or registrations, and not of rails only.
     pub fn concerns_operations(&self) -> bool {
         self.faults.iter().any(|f| !matches!(f.what, What::Rail { .. }))
     }
@@ -171,7 +171,7 @@ pub fn refusal(path: Paths) -> Error {
     Error::new(errno::EIO, format!("refused on demand, GDRFAB_FAULT=refuse={}", path.words()))
 }
 
-/// Whether a fault is still to happen; marks a fault that happens once as done.
+/// True if a fault is still to happen; then marks a fault that happens once as done.
 fn claim(once: &Option<std::sync::Arc<std::sync::atomic::AtomicBool>>) -> bool {
     // Relaxed: no other memory depends on it.
     once.as_ref().is_none_or(|done| !done.swap(true, Ordering::Relaxed))

@@ -71,7 +71,7 @@ pub struct Info {
 }
 
 impl Info {
-    /// Whether messages are matched by source and tag, in `rdm` above the providers.
+    /// True if messages are matched by source and tag, in `rdm` above the providers.
     pub fn is_matched(&self) -> bool {
         self.ep_type == EP_RDM || self.caps & flags::MATCHED != 0
     }
@@ -168,7 +168,7 @@ pub struct Ask<'a> {
     pub near: Option<&'a str>,
 }
 
-/// How close a NIC is to an accelerator.
+/// The distance of a NIC from an accelerator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u32)]
 pub enum Near {
@@ -226,7 +226,7 @@ pub struct Nic {
     pub atomics: u32,
     /// Bits of on-demand paging: 0 supported, 1 whole address spaces, 2 send, 3 receive, 4 write, 5 read, 6 atomics.
     pub odp: u32,
-    /// Whether dma-bufs can be registered, found out by trying.
+    /// Success, or the reason why dma-bufs cannot be registered, found out by trying.
     pub dmabuf: Result<()>,
     pub max_mr_size: u64,
     pub max_mr: u64,

@@ -249,7 +249,7 @@ fn ends_of(blocks: &[Block], runs: &[Run]) -> Result<Box<[usize]>> {
     Ok(all.into())
 }
 
-/// What a provider did with a list (`Endpoint::list`).
+/// The result of handing a list to a provider (`Endpoint::list`).
 #[derive(Debug)]
 pub enum Native {
     /// The list is complete: all bytes are in place.

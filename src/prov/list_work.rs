@@ -118,14 +118,14 @@ impl Work {
 }
 
 impl PendingLists {
-    /// Whether the list at `at` may post: the list before it has posted all its parts, and if this one is fenced, it is the
+    /// True if the list at `at` may post: the list before it has posted all its parts, and if this one is fenced, it is the
     /// first.
     pub(super) fn may_start(&self, at: usize) -> bool {
         let fenced = self.works[at].flags & flags::FENCE != 0;
         at == 0 || !(fenced || matches!(self.works[at - 1].stage, Stage::Fresh | Stage::Pieces))
     }
 
-    /// Whether a list without outstanding parts waits to go on, which no completion will announce.
+    /// True if a list without outstanding parts waits to go on, which no completion will announce.
     pub(super) fn needs_polling(&self) -> bool {
         self.works.iter().any(|w| w.outstanding == 0)
     }

@@ -54,7 +54,7 @@ impl Lists {
         self.pending.load(Ordering::Relaxed) == 0
     }
 
-    /// Whether parts have ended that `progress` has not taken yet.
+    /// True if parts have ended that `progress` has not taken yet.
     pub fn has_news(&self) -> bool {
         !self.ends.is_empty()
     }

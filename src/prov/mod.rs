@@ -54,7 +54,7 @@ pub use source::Source;
 use crate::error::{Error, Result, errno};
 use info::{Ask, Info};
 
-/// The providers of this build, best first. To add one: a folder beside these, and a line here.
+/// The providers of this build, best first. A new provider is a folder beside these and a line here.
 pub static PROVIDERS: &[&dyn Provider] = &[&shm::Shm, &verbs::Verbs, &tcp::Tcp];
 
 /// The provider with this name, which an info carries.

@@ -69,12 +69,12 @@ impl Name {
         (self.ip, self.port, self.scope, self.nonce)
     }
 
-    /// Whether both names have the same address, whatever the nonces.
+    /// True if both names have the same address, whatever the nonces.
     pub fn is_beside(&self, other: &Name) -> bool {
         (self.ip, self.port, self.scope) == (other.ip, other.port, other.scope)
     }
 
-    /// Whether this name, which may lack a nonce, means the endpoint that `other` names in full.
+    /// True if this name, which may lack a nonce, means the endpoint that `other` names in full.
     pub fn means(&self, other: &Name) -> bool {
         self.is_beside(other) && (self.nonce == 0 || self.nonce == other.nonce)
     }

@@ -53,7 +53,7 @@ pub struct One {
 }
 
 impl One {
-    /// Whether the local piece lies in host memory: its descriptor says so, or there is none.
+    /// True if the local piece lies in host memory: its descriptor says so, or there is none.
     #[inline(always)]
     pub fn is_on_host(&self) -> bool {
         self.desc & DEVICE_DESC == 0

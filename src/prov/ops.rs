@@ -95,7 +95,8 @@ impl Owner {
     }
 }
 
-/// What a provider sets in an endpoint's head when it is enabled. The pointers stay valid as long as the endpoint.
+/// The values that a provider sets in an endpoint's head when the endpoint is enabled. The pointers stay valid as long as the
+/// endpoint.
 pub struct Dispatch {
     pub ops: &'static EpOps,
     /// Data for the provider's entries; only they use it.
@@ -157,7 +158,7 @@ impl EpHead {
         self.owner
     }
 
-    /// Whether this process is the one that opened the endpoint.
+    /// True if this process is the one that opened the endpoint.
     #[inline(always)]
     pub fn is_here(&self) -> bool {
         self.owner.is_here()

@@ -8,7 +8,7 @@ use std::net::IpAddr;
 /// The most rails of a connection.
 pub const RAILS_MAX: usize = 8;
 
-/// Which processes copy the bytes of large operations within a host.
+/// The processes that copy the bytes of large operations within a host.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Coop {
     /// The initiator only.

@@ -35,7 +35,7 @@ impl<T> Default for Order<T> {
 }
 
 impl<T> Order<T> {
-    /// Whether no operation is outstanding, so that one that ends now is in order.
+    /// True if no operation is outstanding, so that one that ends now is in order.
     #[inline(always)]
     pub fn is_calm(&self) -> bool {
         self.places.is_empty()

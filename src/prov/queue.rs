@@ -117,7 +117,7 @@ impl Entries {
         self.free() - self.floor
     }
 
-    /// Whether one more entry fits without growing the ring.
+    /// True if one more entry fits without growing the ring.
     #[inline(always)]
     pub fn is_open(&self) -> bool {
         self.free() > 0
@@ -145,7 +145,7 @@ impl Entries {
         self.limit = self.limit.wrapping_add(n);
     }
 
-    /// Whether the queue is empty and `n` entries fit that were not reserved.
+    /// True if the queue is empty and `n` entries fit that were not reserved.
     #[inline(always)]
     pub fn has_room_for(&self, n: usize) -> bool {
         self.is_empty() && self.free() >= n as isize
@@ -456,7 +456,7 @@ impl Queue {
         Some((done, failure, from))
     }
 
-    /// What the failure at the head says, which stays there.
+    /// The error of the failed entry at the head, which stays there.
     pub fn peek_error(&self) -> Option<Error> {
         let e = self.entries.lock();
         if e.lost > 0 && e.is_empty() {
@@ -465,19 +465,19 @@ impl Queue {
         e.front().filter(|done| done.flags & FAILED != 0).and_then(|_| e.failures.front()).map(|f| f.error.clone())
     }
 
-    /// Lets a blocked reader return.
+    /// Signals: lets one blocked reader return.
     pub fn signal(&self) {
         self.signals.add();
         self.waiter.notify();
     }
 
-    /// Whether somebody signalled: each signal is taken by one reader.
+    /// Takes a signal: true if there was one. One reader takes each signal.
     pub fn take_signal(&self) -> bool {
         self.signals.take()
     }
 }
 
-/// What a completion source found when it was read.
+/// The result of reading a completion source.
 #[derive(Debug, PartialEq, Eq, Clone, Copy)]
 pub enum Found {
     /// This many entries, which were handed to the caller.

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 pub struct Rest {
     sockets: Edges,
     called: Mutex<Vec<u64>>,
-    /// Whether `called` is not empty, for reading without the lock.
+    /// True while `called` is not empty, for reading without the lock.
     any: AtomicBool,
 }
 

@@ -17,8 +17,8 @@ pub struct Waiter {
     threads: Mutex<Threads>,
     /// The descriptor, if the object was opened with one.
     descriptor: OnceLock<Poller>,
-    /// Whether the caller may poll on the descriptor. Set before `sleepers` changes, as the list of threads is: a thread that
-    /// sees the new count sees this value too.
+    /// True while the caller may poll on the descriptor. Set before `sleepers` changes, as the list of threads is: a thread
+    /// that sees the new count sees this value too.
     polled: AtomicBool,
 }
 

@@ -152,7 +152,7 @@ impl Options {
         }
     }
 
-    /// Whether the latency of writes is measured by one write at a time, because one side's memory cannot be polled.
+    /// True if the latency of writes is measured by one write at a time, because one side's memory cannot be polled.
     pub fn one_way(&self) -> bool {
         self.test == Test::WriteLat && (self.memory.is_device() || self.remote_memory.is_device())
     }

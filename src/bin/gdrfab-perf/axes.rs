@@ -16,7 +16,7 @@ pub enum Scale {
     Linear,
 }
 
-/// A logarithmic axis is a linear one of logarithms.
+/// An axis. A logarithmic axis is a linear axis of logarithms.
 #[derive(Clone, Debug)]
 pub struct Axis {
     scale: Scale,
@@ -38,7 +38,7 @@ impl Axis {
         Axis { scale, shown, ticks, held: low..high }
     }
 
-    /// Whether the range spans a factor of 100 or more.
+    /// True if the range spans a factor of 100 or more.
     pub fn spans_decades(&self) -> bool {
         self.scale == Scale::Sizes && self.held.end / self.held.start >= 100.0
     }

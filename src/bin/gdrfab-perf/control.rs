@@ -161,7 +161,7 @@ fn meet(side: &mut Side, theirs: &[String]) -> Result<()> {
 }
 
 impl Side {
-    /// Connects to a server by telling each other addresses.
+    /// Connects to a server by exchanging addresses with it.
     pub fn call(o: &Options, server: &str, plan: &Plan, clock: Clock, cpu: Option<usize>) -> Result<Side> {
         let (host, port) = place(server, false);
         let host = host.ok_or(Error::fixed(errno::EINVAL, "the server's address makes no sense"))?;
@@ -198,7 +198,7 @@ impl Side {
         meet(&mut side, &addresses(rest, plan.endpoints).ok_or_else(wrong)?)?;
         side.link.control = Some(Control::new(talk.socket, clock)?);
         if plan.rdm {
-            // The first message is what connects.
+            // The first message makes the connection.
             side.link.post_mail(Kinds::Tick, &[])?;
         }
         Ok(side)
@@ -222,7 +222,7 @@ pub struct Exchange {
     listener: TcpListener,
     choice: Choice,
     bounds: Bounds,
-    /// Who has connected and not said all that it has to say.
+    /// A client that has connected and not sent its whole message yet.
     callers: RefCell<Vec<Caller>>,
 }
 
@@ -237,7 +237,7 @@ struct Caller {
 }
 
 impl Caller {
-    /// What it has said, once that is all; none yet.
+    /// The client's message, once it is complete.
     fn listen(&mut self) -> Result<Option<Vec<u8>>> {
         loop {
             let want = match self.said.first_chunk::<HEAD>() {
@@ -264,7 +264,7 @@ impl Caller {
 impl Exchange {
     pub fn open(o: &Options) -> Result<Exchange> {
         if o.choice.rdm {
-            // What no client can have is told now.
+            // A message that no client can send is refused now.
             o.choice.discover_own(None)?;
         }
         let (host, port) = o.name.as_deref().map_or((None, None), |name| place(name, true));
@@ -278,7 +278,7 @@ impl Exchange {
         Ok(Exchange { listener, choice: o.choice.clone(), bounds: o.bounds.clone(), callers: RefCell::default() })
     }
 
-    /// Where a client of this host finds it.
+    /// The address at which a client of this host reaches the server.
     pub fn address(&self) -> String {
         match self.listener.local_addr() {
             Ok(at) if at.ip().is_unspecified() => format!("127.0.0.1:{}", at.port()),
@@ -287,7 +287,7 @@ impl Exchange {
         }
     }
 
-    /// The next caller that has said all; those that say nothing, or nonsense, hold nobody up.
+    /// The next client whose message is complete. Clients that send nothing, or nonsense, do not delay it.
     fn next(&self) -> Result<(TcpStream, Result<Vec<u8>>)> {
         let callers = &mut *self.callers.borrow_mut();
         loop {
@@ -299,7 +299,7 @@ impl Exchange {
                     }
                     Err(e) if matches!(e.kind(), ErrorKind::Interrupted | ErrorKind::ConnectionAborted) => {}
                     Err(e) if e.kind() == ErrorKind::WouldBlock => break,
-                    // No descriptors, for example: those that are open may do.
+                    // There may be no descriptor left, for example; the clients that are connected may still do.
                     Err(_) if !callers.is_empty() => break,
                     Err(e) => return Err(failed("waiting for a client", &e)),
                 }
@@ -319,7 +319,8 @@ impl Exchange {
         }
     }
 
-    /// Waits for a client whose plan can be served, gets ready for its plan, and connects. Who fails before that is turned away.
+    /// Waits for a client whose plan can be served, prepares for the plan, and connects. Clients that fail before that are
+    /// turned away.
     pub fn accept(&self, clock: Clock, cpu: Option<usize>) -> Result<(Side, Plan)> {
         loop {
             let (socket, heard) = self.next()?;
@@ -346,7 +347,7 @@ impl Exchange {
         let of = |e: Error| e.to_string();
         let (mut side, ours) = self.get_ready(talk, provider, &plan, clock, cpu).map_err(of)?;
         side.link.peer = peer;
-        // Memory may have taken its time.
+        // Allocating the memory may have taken long.
         talk.until = Instant::now() + Duration::from_millis(self.bounds.meeting_ms(&plan));
         talk.send(&ours).and_then(|()| meet(&mut side, &theirs)).map_err(of)?;
         Ok((side, plan))

@@ -10,11 +10,11 @@ use std::ptr::null_mut;
 /// The way in which a program has allocated its device memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum How {
-    /// The vendor's usual allocator; where only gdrfab can allocate, its own.
+    /// The vendor's usual allocator; gdrfab's own if only gdrfab can allocate.
     Plain,
     /// A stream-ordered pool whose memory can be shared.
     Pool,
-    /// What `gdrfab_mem_alloc_on` makes.
+    /// Memory of `gdrfab_mem_alloc_on()`.
     Vmm,
     /// Two physical segments in one range of addresses.
     Vmm2,
@@ -212,7 +212,7 @@ mod table {
             check("cuMemGetAllocationGranularity", unsafe { (c.cuMemGetAllocationGranularity)(&raw mut grain, &raw const properties, 0) })?;
             let half = len.div_ceil(2).next_multiple_of(grain.max(1));
             let mut undo = Segments { at: 0, half, mapped: 0 };
-            // SAFETY: as above.
+            // SAFETY: the output is live.
             check("cuMemAddressReserve", unsafe { (c.cuMemAddressReserve)(&raw mut undo.at, 2 * half, 0, 0, 0) })?;
             let mut build = || -> Result<()> {
                 for i in 0..2 {
@@ -242,9 +242,9 @@ mod table {
 
         pub(super) fn free(&self, at: Ptr, undo: Undo) -> Result<()> {
             self.within(|c| match undo {
-                // SAFETY: allocated by the function that this one belongs to, and freed once.
+                // SAFETY: the counterpart of this function allocated the memory, and it is freed once.
                 Undo::Free => check("cuMemFree", unsafe { (c.cuMemFree_v2)(at) }),
-                // SAFETY: as above; the pool has no other memory.
+                // SAFETY: the memory came from this pool, which has no other, and both are freed once.
                 Undo::Pool(pool) => unsafe {
                     let freed = check("cuMemFreeAsync", (c.cuMemFreeAsync)(at, null_mut()));
                     let freed = freed.and_then(|()| check("cuStreamSynchronize", (c.cuStreamSynchronize)(null_mut())));
@@ -255,7 +255,7 @@ mod table {
         }
     }
 
-    /// What takes an allocation back.
+    /// The call that frees an allocation.
     pub(super) enum Undo {
         Free,
         Pool(*mut c_void),

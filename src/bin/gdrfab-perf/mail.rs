@@ -52,7 +52,7 @@ impl Link {
         Ok(())
     }
 
-    /// Whether the client's last message has arrived, although its end was noticed first, perhaps on another endpoint.
+    /// True if the client's last message has arrived, although its end was noticed first, perhaps on another endpoint.
     pub fn took_leave(&mut self) -> bool {
         (0..LEAVE_TURNS).any(|_| {
             let _ = self.poll();

@@ -28,7 +28,7 @@ impl Until {
         Until::within(u64::MAX, span)
     }
 
-    /// Whether the loop is over; it runs at least one operation, so that there is a result.
+    /// True if the loop is over; it runs at least one operation, so that there is a result.
     #[inline]
     pub fn goes_on(self, done: u64, now: u64) -> bool {
         done < self.count && (now < self.end || done == 0)

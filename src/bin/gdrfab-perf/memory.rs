@@ -179,7 +179,7 @@ impl Memory {
         }
     }
 
-    /// A piece for an operation.
+    /// A part of the memory, as a piece of an operation.
     #[inline]
     pub fn iov(&self, offset: usize, len: usize) -> Iov {
         debug_assert!(offset + len <= self.len);
@@ -280,7 +280,7 @@ impl Memory {
 }
 
 impl Memory {
-    /// Gives the memory back. Its regions must be closed.
+    /// Frees the memory. Its regions must be closed.
     pub fn release(&mut self) -> Result<()> {
         self.len = 0;
         match std::mem::replace(&mut self.origin, Origin::Gone) {

@@ -95,7 +95,7 @@ impl Choice {
         Ok(getinfo(node.as_deref(), None, asked, Some(&hints))?.remove(0))
     }
 
-    /// Whether the info is on the device that the command line names.
+    /// True if the info is on the device that the command line names.
     fn takes(&self, info: &Info) -> bool {
         let named = |device: &String| info.domain_name.as_ref().is_some_and(|d| d == device || d.split(':').next() == Some(device));
         self.device.as_ref().is_none_or(named)

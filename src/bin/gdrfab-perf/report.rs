@@ -236,7 +236,7 @@ impl Row {
     }
 }
 
-/// Whether the reader has closed the other end of the pipe, which is not reported.
+/// True if the reader has closed the other end of the pipe, which is not reported.
 pub const UNREAD: Error = Error::fixed(errno::EPIPE, "nobody reads the results");
 
 pub fn say(text: &str) -> Result<()> {

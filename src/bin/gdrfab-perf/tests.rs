@@ -105,12 +105,12 @@ impl Test {
         Test::ALL.get(usize::try_from(code).ok()?).copied()
     }
 
-    /// Whether the result is a time for each operation rather than a rate.
+    /// True if the result is a time for each operation rather than a rate.
     pub fn is_latency(self) -> bool {
         matches!(self, WriteLat | ReadLat | SendLat | MrReg | RdmaTransport | AddLat | FetchAddLat | CompareSwapLat)
     }
 
-    /// Whether the test runs over connectionless endpoints too.
+    /// True if the test runs over connectionless endpoints too.
     pub fn is_for_rdm(self) -> bool {
         !matches!(self, MrReg | RdmaTransport | ListRead | ListWrite)
     }
@@ -119,7 +119,7 @@ impl Test {
         matches!(self, SendLat | SendBw)
     }
 
-    /// Whether many operations are outstanding at a time.
+    /// True if many operations are outstanding at a time.
     pub fn is_window(self) -> bool {
         matches!(self, WriteBw | ReadBw | SendBw | WriteRate | AddRate | FetchAddRate | CompareSwapRate) || self.is_list()
     }
@@ -134,12 +134,12 @@ impl Test {
         }
     }
 
-    /// Whether an operation is a list of blocks.
+    /// True if an operation is a list of blocks.
     pub fn is_list(self) -> bool {
         matches!(self, ListRead | ListWrite)
     }
 
-    /// Whether one sample covers both directions.
+    /// True if one sample covers both directions.
     pub fn is_round_trip(self) -> bool {
         matches!(self, WriteLat | SendLat)
     }

@@ -62,7 +62,7 @@ pub struct Plan {
     pub list: usize,
     /// The bytes that travel with a request; `None`: the provider's own.
     pub inline: Option<usize>,
-    /// Whether endpoints are connectionless, and whether all their messages have tags.
+    /// Endpoints are connectionless; all their messages have tags.
     pub rdm: bool,
     pub tagged: bool,
 }
@@ -181,12 +181,12 @@ pub fn decode_join(bytes: &[u8]) -> Option<(u64, u64)> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u64)]
 pub enum Kinds {
-    /// Client: get ready for a size (size, whether every arrival is checked; of a window in both directions also the
-    /// operations to a completion, the nanoseconds between bursts, and the operations of a burst).
+    /// Client: prepare a size (the size, and whether every arrival is checked; for a window in both directions also the
+    /// operations for one completion, the nanoseconds between bursts, and the operations of a burst).
     Begin = 1,
     /// Server: ready (the path from the server to the client's region, 0 = none).
     Ready = 2,
-    /// Client: that was the last operation (messages that it sent).
+    /// Client: the last operation was posted (the number of messages that it sent).
     Stop = 3,
     /// Server: the result (see [`Stopped`]).
     Stopped = 4,

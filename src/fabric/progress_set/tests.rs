@@ -120,7 +120,7 @@ impl Group {
             let core = Arc::new(EndpointCore::new(Box::new(Fake(seen.clone())), Owner::here(), OpFlags::default(), 1).unwrap());
             let ep = EpRef::new(&core, |p| p);
             group.set.attach(&ep);
-            // Bound twice, as for sends and receives, it has one turn.
+            // An endpoint that is bound twice, as for sends and receives, has one turn.
             group.set.attach(&ep);
             group.eps.push(ep);
             group.seen.push(seen);
@@ -129,7 +129,7 @@ impl Group {
         group
     }
 
-    /// Turns of all since the last call.
+    /// The number of turns of all endpoints since the last call.
     fn turns(&self) -> usize {
         self.seen.iter().map(|s| s.turns.swap(0, Relaxed)).sum()
     }
@@ -165,7 +165,7 @@ fn of_many_only_the_active_have_turns() {
 #[test]
 fn what_comes_ends_the_rest() {
     let mut group = Group::of(50);
-    // Before the first of them rests, and after.
+    // Bytes arrive before the first endpoint becomes idle, and after.
     group.seen.iter().take(49).for_each(|s| s.busy.store(true, Relaxed));
     group.set.turn();
     group.peers[3].write_all(b"early").unwrap();
@@ -182,7 +182,7 @@ fn what_comes_ends_the_rest() {
         assert!(group.turns() <= FEW + 2);
     }
     assert!(group.seen.iter().all(|s| s.taken.load(Relaxed) >= 5));
-    // An end as well.
+    // The end of a connection activates an endpoint as well.
     drop(group.peers.remove(0));
     group.set.turn();
     assert!(group.turned(0));

@@ -337,7 +337,7 @@ typedef struct gdrfab_nic_attr {
     uint32_t port;            /**< Number of the port, from 1. */
     uint32_t mtu;             /**< Bytes of the largest packet. */
     uint32_t lid;             /**< Local identifier on InfiniBand; otherwise 0. */
-    uint32_t gid_index;       /**< Where the port's table has the GID. */
+    uint32_t gid_index;       /**< Index of the GID in the port's table. */
     int32_t numa_node;        /**< NUMA node; -1: unknown. */
     uint32_t vendor_id;       /**< PCI vendor. */
     uint32_t vendor_part_id;  /**< The vendor's number of the part. */
@@ -883,7 +883,7 @@ int gdrfab_mem_free(struct gdrfab_domain *domain, void *addr);
 #define GDRFAB_HMEM_SYNAPSEAI 5      /**< Intel Gaudi. */
 #define GDRFAB_HMEM_AUTO 4294967295  /**< Asks each driver of this host. Not in libfabric. */
 
-/* How an allocation was made; that decides which paths its memory has. */
+/* The way in which an allocation was made; it decides which paths the memory has. */
 #define GDRFAB_HMEM_KIND_HOST 0      /**< Host memory that no vendor knows. */
 #define GDRFAB_HMEM_KIND_PLAIN 1     /**< The vendor's plain device allocator (cudaMalloc). */
 #define GDRFAB_HMEM_KIND_POOL 2      /**< A stream-ordered pool (cudaMallocAsync). */
@@ -1047,7 +1047,7 @@ int gdrfab_mem_alloc_on(struct gdrfab_domain *domain, uint32_t iface, uint32_t d
  *
  *   -EAGAIN      too many operations are outstanding, or the queue could overrun: read completions and
  *                repeat. Connectionless endpoints return it only if progress on this side frees what is
- *                missing, and never because of a slow peer
+ *                missing, never for something that a peer has to do
  *   -ENOTCONN    not connected yet
  *   -ESHUTDOWN   not connected any more
  *   -EINVAL      also: dest_addr names no peer of the address vector
@@ -1302,8 +1302,8 @@ ssize_t gdrfab_compare_atomic(struct gdrfab_ep *ep, const void *buf, size_t coun
  * fi_compare_atomicmsg. */
 ssize_t gdrfab_atomicmsg(struct gdrfab_ep *ep, const struct gdrfab_msg_atomic *msg, uint64_t flags);
 
-/** Whether gdrfab_atomic() has an operation: 0, and the most elements in *count, which may be NULL; else
- * -EOPNOTSUPP, -EINVAL (no such number). Mirrors fi_atomicvalid. */
+/** Asks for an operation of gdrfab_atomic(): 0 if it exists, with the most elements in *count, which may be
+ * NULL; else -EOPNOTSUPP, -EINVAL (no such number). Mirrors fi_atomicvalid. */
 int gdrfab_atomicvalid(struct gdrfab_ep *ep, uint32_t datatype, uint32_t op, size_t *count);
 
 /** The same of gdrfab_fetch_atomic(). Mirrors fi_fetch_atomicvalid. */
@@ -1395,9 +1395,9 @@ ssize_t gdrfab_cancel(struct gdrfab_ep *ep, void *context);
  *
  *   tag, ignore  chosen by the caller; bits set in ignore are not compared, ~0: any message
  *
- * A message waits for its receive at the sender; up to some KiB wait at the receiver. A message that is
- * longer than its receive fills it and gives an error entry there, GDRFAB_ETRUNC, with its whole length in
- * len + olen; the sender succeeds. */
+ * Messages of up to some KiB wait for their receive at the receiver, longer ones at the sender. A message
+ * that is longer than its receive fills it and gives an error entry there, GDRFAB_ETRUNC, with its whole
+ * length in len + olen; the sender succeeds. */
 
 /* Flags of a gdrfab_trecvmsg() that looks for a message that has come, besides GDRFAB_PEEK. */
 #define GDRFAB_CLAIM (1ull << 59)    /**< With GDRFAB_PEEK: keep the found message; then: receive it. */
@@ -1946,7 +1946,7 @@ typedef struct gdrfab_stats {
 typedef struct gdrfab_rail_info {
     size_t struct_size;  /**< sizeof(gdrfab_rail_info), set by the caller */
     uint32_t up;         /**< 1: it is up; 0: it is lost, and being connected again. */
-    uint32_t losses;     /**< How often it was lost. */
+    uint32_t losses;     /**< Number of times that it was lost. */
     uint64_t bytes_out;  /**< Bytes sent; bytes sent twice are counted twice. The first rail of verbs
                               counts its parts of operations that go over several rails. */
     uint64_t bytes_in;   /**< Bytes received. */

@@ -358,7 +358,7 @@ pub const GDRFAB_DMABUF_PCIE: u64 = 1u64 << 0;
 //
 //   -EAGAIN      too many operations are outstanding, or the queue could overrun: read completions and
 //                repeat. Connectionless endpoints return it only if progress on this side frees what is
-//                missing, and never because of a slow peer
+//                missing, never for something that a peer has to do
 //   -ENOTCONN    not connected yet
 //   -ESHUTDOWN   not connected any more
 //   -EINVAL      also: dest_addr names no peer of the address vector
@@ -434,9 +434,9 @@ pub const GDRFAB_DELIVERY_COMPLETE: u64 = 1u64 << 28;
 //
 //   tag, ignore  chosen by the caller; bits set in ignore are not compared, ~0: any message
 //
-// A message waits for its receive at the sender; up to some KiB wait at the receiver. A message that is
-// longer than its receive fills it and gives an error entry there, GDRFAB_ETRUNC, with its whole length in
-// len + olen; the sender succeeds.
+// Messages of up to some KiB wait for their receive at the receiver, longer ones at the sender. A message
+// that is longer than its receive fills it and gives an error entry there, GDRFAB_ETRUNC, with its whole
+// length in len + olen; the sender succeeds.
 
 // Flags of a gdrfab_trecvmsg() that looks for a message that has come, besides GDRFAB_PEEK.
 /// With GDRFAB_PEEK: keep the found message; then: receive it.

@@ -2,9 +2,9 @@
 //! The lists of an endpoint that are queued or in progress: which operations each list posts next, and how the ends of its
 //! operations decide the list's own completion. `lists.rs` holds one `PendingLists` behind a lock and drives it.
 //!
-//! A list first goes to the provider as a whole (`try_whole`). Otherwise it goes in parts: of runs as many as fit one
-//! operation, or as many as the provider takes. If the peer refuses a part of several blocks, its blocks are posted again one
-//! by one, to find the block that fails.
+//! A list first goes to the provider as a whole (`try_whole`). Otherwise it is posted in parts, each of several runs: as many
+//! as fit one RMA operation, or as many as the provider takes. If the peer refuses a part of several blocks, its blocks are
+//! posted again one by one, to find the block that fails.
 
 use super::bind::{Bindings, Ending, PART};
 use super::contract::Endpoint;
@@ -24,8 +24,8 @@ const PACK_BYTES: usize = 256 << 10;
 /// Set in the contexts of parts: no address of a user process has this bit.
 const MARK: usize = 1 << 63;
 
-/// An outstanding operation of a list, and the runs that it moves: all, if the provider moves the list itself. A probe of one
-/// block has the count 0, and the block's index as `first`.
+/// An outstanding operation of a list. It moves `count` runs from run `first` on; all of them, if the provider moves the list
+/// itself. A probe of one block has the count 0, and the block's index in `first`.
 struct Part {
     context: usize,
     work: usize,
@@ -34,6 +34,7 @@ struct Part {
     bytes: usize,
 }
 
+/// The stage of a list.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Stage {
     /// The provider was not asked yet, or could not say yet, whether it moves the list itself.
@@ -51,6 +52,7 @@ pub(super) enum Stage {
     Over,
 }
 
+/// A list that is queued or in progress.
 pub(super) struct Work {
     pub(super) number: usize,
     pub(super) list: Arc<List>,
@@ -75,6 +77,8 @@ pub(super) struct Work {
     pub(super) probes: Vec<Run>,
 }
 
+/// The lists of an endpoint and their outstanding parts, with the sums of both for the limits. `turn` is the last number that a
+/// list or a part was given.
 #[derive(Default)]
 pub(super) struct PendingLists {
     pub(super) works: VecDeque<Work>,
@@ -85,8 +89,8 @@ pub(super) struct PendingLists {
     pub(super) bind: Bindings,
 }
 
-/// The error of a list that cannot be posted further, as its completion tells it: a connection that ended during the list has
-/// its own error there.
+/// The error with which a list ends that cannot be posted further. If the connection ended, the completion has the error of
+/// outstanding operations, and not that of a call.
 fn lost(e: Error) -> Error {
     match (e.errno, e.code) {
         (errno::ESHUTDOWN | errno::ENOTCONN, Code::Canceled) => Error { errno: errno::ECANCELED, ..e },
@@ -109,6 +113,7 @@ impl Work {
         self.next < self.list.runs.len() || !self.refused.is_empty()
     }
 
+    /// The arguments that every part of the list has. A fence is on the first part only.
     fn common(&self, context: usize, now: u64) -> Common {
         let keep = flags::TRANSMIT_COMPLETE | flags::DELIVERY_COMPLETE;
         let fence = if self.next == 0 { self.flags & flags::FENCE } else { 0 };
@@ -130,6 +135,8 @@ impl PendingLists {
         self.works.iter().any(|w| w.outstanding == 0)
     }
 
+    /// Handles the end of a part, and its error if it failed. An error that names its run fails the list at that run's block, or
+    /// has the part posted again by key. If the error names none, the part's blocks are posted one by one to find the block.
     pub(super) fn ended(&mut self, context: usize, why: Option<Error>) {
         let Some(at) = self.parts.iter().position(|p| p.context == context) else { return };
         let part = self.parts.swap_remove(at);
@@ -175,6 +182,7 @@ impl PendingLists {
         (work.stage, work.probes) = if blocks.len() > 1 { (Stage::Probe, blocks) } else { (Stage::Over, Vec::new()) };
     }
 
+    /// Stops the lists whose deadline has passed, and cancels their parts.
     pub(super) fn expire(&mut self, prov: &dyn Endpoint) {
         if self.works.iter().all(|w| w.end.deadline == 0) {
             return;
@@ -199,6 +207,7 @@ impl PendingLists {
         }
     }
 
+    /// Records a part that is about to be posted, and returns its context.
     fn add_part(&mut self, at: usize, first: usize, count: usize, bytes: usize) -> usize {
         self.turn = self.turn.wrapping_add(1);
         let context = MARK | self.turn;
@@ -239,6 +248,7 @@ impl PendingLists {
         Ok(())
     }
 
+    /// Offers the whole list to the provider, which may move it by means of its own.
     fn try_whole(&mut self, prov: &dyn Endpoint, at: usize) -> Result<()> {
         let (list, dir) = (self.works[at].list.clone(), self.works[at].dir);
         let context = self.add_part(at, 0, list.runs.len(), list.total);
@@ -268,6 +278,7 @@ impl PendingLists {
         Ok(())
     }
 
+    /// Posts parts of the list, as long as the limits of outstanding operations and bytes permit.
     fn post_runs(&mut self, prov: &dyn Endpoint, at: usize, pack: usize) -> Result<()> {
         let (list, dir, now) = (self.works[at].list.clone(), self.works[at].dir, time::now_ns());
         // Parts that the provider forms may have any length, so two may be outstanding: one waits while the other is moved.
@@ -351,6 +362,7 @@ impl PendingLists {
         Ok(())
     }
 
+    /// Posts the next block of a refused part alone.
     fn probe(&mut self, prov: &dyn Endpoint, at: usize) -> Result<()> {
         let work = &mut self.works[at];
         let Some(run) = work.probes.pop() else {

@@ -22,6 +22,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 const WAITING: usize = 1024;
 const WAITING_RUNS: usize = 4 << 20;
 
+/// The lists of one endpoint.
 pub struct Lists {
     waiting: Mutex<PendingLists>,
     /// The number of lists in `waiting`, for reading without the lock.
@@ -45,6 +46,7 @@ impl Lists {
         }
     }
 
+    /// The place where the provider reports the ends of parts; bound to the provider's endpoint.
     pub fn ends(&self) -> Binding {
         Binding::Ends(self.ends.clone())
     }

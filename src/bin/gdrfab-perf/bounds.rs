@@ -28,7 +28,7 @@ impl Default for Bounds {
     }
 }
 
-/// The memory and the endpoints that a plan takes on either side.
+/// The memory that a plan takes on either side.
 pub fn cost(plan: &Plan) -> usize {
     let layout = Layout::of(plan);
     layout.bytes() + layout.mailbox() + plan.endpoints * ENDPOINT
@@ -105,7 +105,7 @@ mod unit {
                 for (depth, endpoints) in [(1, 1), (64, 1), (1024, 1), (1024, 64)] {
                     for deadline_ms in [0, 1, 60_000, u64::from(u32::MAX)] {
                         let bytes = plan(test, 1 << shift, depth, endpoints, deadline_ms).encode(Place::default());
-                        // Values that a plan does not have are refused elsewhere.
+                        // Bytes that are no plan are refused elsewhere.
                         let Ok((plan, _)) = Plan::decode(&bytes) else { continue };
                         match bounds.admit(plan) {
                             Ok(plan) => {

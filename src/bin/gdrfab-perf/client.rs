@@ -109,7 +109,8 @@ impl Client<'_> {
         Ok(Paths::from_bits_truncate(path))
     }
 
-    /// Checks the number of messages. `before` is the number that had arrived and been sent before this run.
+    /// Ends a run: tells the server that the last operation was posted, and returns the server's result. The arguments are
+    /// the numbers of messages that had arrived and been sent before the run.
     fn stop(&mut self, (arrived, sent): (u64, u64)) -> Result<Stopped> {
         self.link.post_mail(Kinds::Stop, &words(&[self.link.sent - sent]))?;
         let stopped = Stopped::decode(&self.link.expect(Kinds::Stopped, "end of the run at the server")?);
@@ -199,7 +200,7 @@ impl Client<'_> {
             (Paths::SOCKET, stats.ops_socket),
         ];
         let taken = counts.into_iter().filter(|(_, n)| *n > 0).fold(Paths::empty(), |all, (p, _)| all | p);
-        // Operations count when they complete; the last ones gave no completion.
+        // The counts grow when operations complete, which this side did not see of the last ones; then the path is asked for.
         let taken =
             if (network || self.link.manners.rdm || test.action().is_some()) && taken.is_empty() { self.link.path()?.path } else { taken };
         check_required(size, required, taken)?;
@@ -373,8 +374,8 @@ impl Client<'_> {
     }
 }
 
-/// The number of turns of progress between two checks of the connection: a loop that always finds its own completions makes
-/// none.
+/// The number of turns of progress in which the library surely looks at the connection. A loop that always finds its own
+/// completions makes no turns, so it makes these now and then.
 pub const LOOK_TURNS: u32 = 64;
 
 /// Draws the progress bar, checks that the server lives, and sends it a sign of life if nothing else would.

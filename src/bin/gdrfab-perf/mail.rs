@@ -10,7 +10,7 @@ use gdrfab::prov::flags;
 use gdrfab::prov::op::{Common, Iov};
 use gdrfab::sys::time::ticks;
 
-/// The number of looks at the queue until the ends of all receives are read.
+/// The number of polls in which the ends of all receives are surely read.
 const LEAVE_TURNS: usize = 10_000;
 
 impl Link {

@@ -236,7 +236,8 @@ impl Row {
     }
 }
 
-/// True if the reader has closed the other end of the pipe, which is not reported.
+/// The error of a write whose reader has closed the other end of the pipe. It is not reported, since no one reads the
+/// results.
 pub const UNREAD: Error = Error::fixed(errno::EPIPE, "nobody reads the results");
 
 pub fn say(text: &str) -> Result<()> {

@@ -80,7 +80,7 @@ struct Lane {
 }
 
 impl Lane {
-    /// The number of complete operations: they complete in order, so the last completion covers all before it.
+    /// Updates the number of complete operations. Operations complete in order, so the last completion covers all before it.
     #[inline]
     fn see(&mut self, ends: u64, signal: u64) {
         let seen = ends - self.base;

@@ -245,7 +245,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn host_memory_is_what_nobody_knows() {
+    fn memory_that_no_driver_knows_is_host_memory() {
         let byte = 7u8;
         let place = detect(&raw const byte as u64, 100).unwrap();
         assert_eq!((place.of, place.covered), (Allocation::default(), 100));

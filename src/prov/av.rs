@@ -289,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bare_address_means_whoever_listens_there() {
+    fn a_bare_address_means_any_endpoint_at_that_address() {
         let av = Av::default();
         let full = name(FULL);
         let other = full.of(1);

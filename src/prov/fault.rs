@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_has_a_plan_unless_faults_are_wanted_of_his_provider() {
+    fn there_is_no_plan_unless_faults_of_the_provider_are_wanted() {
         let faults = parse("tcp/drop=5,verbs/short=3").0;
         assert!(Plan::among(&[], "shm").is_none() && Plan::among(&faults, "shm").is_none());
         assert_eq!(Plan::among(&faults, "tcp").expect("a plan").short(), None);
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn what_happens_once_happens_on_one_endpoint() {
+    fn a_fault_that_happens_once_happens_on_one_endpoint() {
         let faults = parse("drop=1:once").0;
         let mut first = Plan::among(&faults, "shm").expect("a plan");
         let mut second = Plan::among(&faults, "shm").expect("a plan");

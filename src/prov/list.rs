@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_is_refused() {
+    fn invalid_blocks_are_refused() {
         let bad = [block(0, 1000, 8), block(usize::MAX, 1000, 8), block(8, u64::MAX, 8), block(8, 8, 1 << 21)];
         assert!(bad.iter().all(|b| list(&[*b], &[], &[1], 1 << 20).is_err()));
         let none = list(&[block(0, 0, 0)], &[], &[1], 1).unwrap();

@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_name_is_refused_in_words() {
+    fn invalid_names_are_refused_in_words() {
         let good = name(FULL).encode();
         for n in 0..NAME_LEN {
             assert!(Name::decode(&good[..n]).is_err_and(|e| e.words.contains("bytes")), "{n}");

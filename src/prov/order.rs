@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_left_holds_nobody_up() {
+    fn an_operation_that_left_delays_no_other() {
         let mut order = Order::default();
         let (a, b, c) = (order.begin(), order.begin(), order.begin());
         order.leave(b);
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_go_round() {
+    fn ticket_numbers_wrap_around() {
         let mut order: Order<u32> = Order { first: !MARK - 1, places: VecDeque::new() };
         let t: Vec<Ticket> = (0..4).map(|_| order.begin()).collect();
         for (i, ticket) in t.iter().enumerate().rev() {

@@ -107,7 +107,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_matrix_shows_who_reaches_whom() {
+    fn the_matrix_shows_the_links_between_devices() {
         let facts = |peers: &[u32]| DeviceFacts { name: "toy".into(), memory: 1 << 30, peers: peers.to_vec(), ..DeviceFacts::default() };
         let list = [facts(&[1]), facts(&[0]), facts(&[])];
         let mut out = String::new();

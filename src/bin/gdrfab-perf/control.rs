@@ -375,7 +375,7 @@ mod unit {
     use super::*;
 
     #[test]
-    fn who_does_not_say_where_listens_on_the_loopback() {
+    fn a_server_without_an_address_listens_on_the_loopback() {
         for line in ["write-bw --connect addresses --control-port 0", "write-bw --connect addresses --control-port 0 -p verbs"] {
             let Ok(crate::args::Parsed::Run(o)) = crate::args::parse(cli::Args::new(line.split(' ').map(String::from))) else {
                 panic!("{line}");

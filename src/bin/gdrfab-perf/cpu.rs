@@ -40,7 +40,7 @@ mod unit {
     use super::*;
 
     #[test]
-    fn who_spins_uses_a_cpu_and_who_sleeps_does_not() {
+    fn spinning_uses_a_cpu_and_sleeping_does_not() {
         let spin = CpuUse::start();
         let until = now_ns() + 5_000_000;
         while now_ns() < until {}

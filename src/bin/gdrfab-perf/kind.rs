@@ -196,7 +196,7 @@ mod unit {
     }
 
     #[test]
-    fn what_is_no_kind_is_refused() {
+    fn unknown_kinds_are_refused() {
         for wrong in [
             "",
             "gpu:0",

@@ -216,7 +216,7 @@ mod unit {
     }
 
     #[test]
-    fn who_listens_has_a_name_or_a_port() {
+    fn a_listener_has_a_name_or_a_port() {
         let of = |p: &str| Choice { provider: Some(p.into()), ..Choice::default() };
         assert_eq!(listening(&of("shm"), None, Some(5), "usual"), "usual");
         assert_eq!(listening(&of("verbs"), None, None, "usual"), "7471");

@@ -175,7 +175,7 @@ pub mod unit {
     }
 
     #[test]
-    fn what_is_wrong_is_named() {
+    fn mistakes_in_files_are_named() {
         let run = || json!({"test": "write-lat"});
         let row = || json!({"bytes": 8, "t_typical_usec": 0.5, "path": "direct"});
         let good = results("x", run(), json!([row()])).unwrap();

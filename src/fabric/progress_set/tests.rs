@@ -140,7 +140,7 @@ impl Group {
 }
 
 #[test]
-fn few_have_every_turn() {
+fn few_endpoints_have_every_turn() {
     let group = Group::of(FEW);
     for _ in 0..10 {
         group.set.turn();
@@ -150,7 +150,7 @@ fn few_have_every_turn() {
 }
 
 #[test]
-fn of_many_only_the_active_have_turns() {
+fn of_many_endpoints_only_the_active_have_turns() {
     let group = Group::of(100);
     group.seen[7].busy.store(true, Relaxed);
     group.set.turn();
@@ -163,7 +163,7 @@ fn of_many_only_the_active_have_turns() {
 }
 
 #[test]
-fn what_comes_ends_the_rest() {
+fn arriving_bytes_end_idleness() {
     let mut group = Group::of(50);
     // Bytes arrive before the first endpoint becomes idle, and after.
     group.seen.iter().take(49).for_each(|s| s.busy.store(true, Relaxed));
@@ -189,7 +189,7 @@ fn what_comes_ends_the_rest() {
 }
 
 #[test]
-fn a_call_or_a_time_ends_the_rest() {
+fn a_call_or_a_time_ends_idleness() {
     let group = Group::of(20);
     group.seen[4].due.store(time::now_ns() + 5_000_000, Relaxed);
     group.set.turn();
@@ -208,7 +208,7 @@ fn a_call_or_a_time_ends_the_rest() {
 }
 
 #[test]
-fn who_leaves_is_not_called() {
+fn a_detached_endpoint_makes_no_progress() {
     let mut group = Group::of(20);
     group.set.turn();
     for i in [2, 19] {

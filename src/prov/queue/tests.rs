@@ -4,7 +4,7 @@ use crate::sync::serial::Promise;
 
 /// The room of a queue is its size less its entries and its reservations, however they came about.
 #[test]
-fn what_is_free_is_neither_taken_nor_reserved() {
+fn room_is_size_less_entries_and_reservations() {
     // SAFETY: only this thread uses the queues.
     let promised = Threading::Promised(unsafe { Promise::given() });
     for size in [0, 1, 3, 64, 5000] {

@@ -194,7 +194,7 @@ pub unsafe extern "C" fn gdrfab_atomic(
     context: *mut c_void,
 ) -> ssize_t {
     let (compare, result) = (std::ptr::null(), std::ptr::null_mut());
-    let m = of(buf, compare, result, count, (dest_addr, addr, key), (datatype, op), context);
+    let m = operation(buf, compare, result, count, (dest_addr, addr, key), (datatype, op), context);
     // SAFETY: the C caller says that the handle is open, and that the buffers stay until the completion.
     posting(|| unsafe { post(ep, &m, Form::Plain, None, &[desc as u64]) })
 }
@@ -212,7 +212,7 @@ pub unsafe extern "C" fn gdrfab_inject_atomic(
     op: u32,
 ) -> ssize_t {
     let null = std::ptr::null_mut();
-    let m = of(buf, null, null, count, (dest_addr, addr, key), (datatype, op), null);
+    let m = operation(buf, null, null, count, (dest_addr, addr, key), (datatype, op), null);
     // SAFETY: the C caller says that the handle is open, and that the buffer stays for the call.
     posting(|| unsafe { post(ep, &m, Form::Plain, Some(Endpoint::INJECT | object(ep, "ep")?.tx_op_flags()), &[]) })
 }
@@ -234,7 +234,7 @@ pub unsafe extern "C" fn gdrfab_fetch_atomic(
     op: u32,
     context: *mut c_void,
 ) -> ssize_t {
-    let m = of(buf, std::ptr::null(), result, count, (dest_addr, addr, key), (datatype, op), context);
+    let m = operation(buf, std::ptr::null(), result, count, (dest_addr, addr, key), (datatype, op), context);
     // SAFETY: the C caller says that the handle is open, and that the buffers stay until the completion.
     posting(|| unsafe { post(ep, &m, Form::Fetch, None, &[desc as u64, result_desc as u64]) })
 }
@@ -257,7 +257,7 @@ pub unsafe extern "C" fn gdrfab_compare_atomic(
     op: u32,
     context: *mut c_void,
 ) -> ssize_t {
-    let m = of(buf, compare, result, count, (dest_addr, addr, key), (datatype, op), context);
+    let m = operation(buf, compare, result, count, (dest_addr, addr, key), (datatype, op), context);
     // SAFETY: the C caller says that the handle is open, and that the buffers stay until the completion.
     posting(|| unsafe { post(ep, &m, Form::Compare, None, &[desc as u64, compare_desc as u64, result_desc as u64]) })
 }
@@ -318,7 +318,7 @@ pub unsafe extern "C" fn gdrfab_compare_atomicvalid(ep: *mut gdrfab_ep, datatype
     unsafe { valid(ep, datatype, op, Form::Compare, count) }
 }
 
-fn of(
+fn operation(
     buf: *const c_void,
     compare: *const c_void,
     result: *mut c_void,

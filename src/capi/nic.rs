@@ -129,7 +129,7 @@ unsafe impl ExtensibleStruct for gdrfab_nic_attr {
 
 const _: () = assert!(size_of::<gdrfab_nic_attr>() == 424);
 
-fn told(nic: &Nic) -> gdrfab_nic_attr {
+fn to_c(nic: &Nic) -> gdrfab_nic_attr {
     gdrfab_nic_attr {
         struct_size: 0,
         speed: nic.speed,
@@ -184,7 +184,7 @@ pub unsafe extern "C" fn gdrfab_info_nic(info: *const gdrfab_info, attr: *mut gd
     control(|| unsafe {
         let out = output_sized(attr, "attr")?;
         let nic = fabric::nic(&import(info, "info")?)?;
-        write_sized(out, &told(&nic));
+        write_sized(out, &to_c(&nic));
         Ok(())
     })
 }

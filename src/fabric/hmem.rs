@@ -92,7 +92,7 @@ pub fn verdict(refused: &Option<Error>) -> String {
 }
 
 /// The allocation that a pointer points into, and how far the memory reaches from there.
-pub struct Place {
+pub struct PointerTarget {
     pub of: Allocation,
     /// Bytes from the pointer on that lie in memory of the same interface and device without a gap:
     /// to the end of an allocation, and of further ones only until the length that was asked for is covered.
@@ -101,11 +101,11 @@ pub struct Place {
 
 /// Finds the memory at an address by asking every vendor's driver. The extent of host memory is unknown, so the asked length
 /// is taken.
-pub fn detect(addr: u64, len: u64) -> Result<Place> {
+pub fn detect(addr: u64, len: u64) -> Result<PointerTarget> {
     let end = addr.checked_add(len).ok_or_else(|| Error::invalid(format!("len: {addr:#x} plus {len} overflows")))?;
     let of = hmem::detect(addr)?;
     if of.iface == Iface::System {
-        return Ok(Place { of, covered: len });
+        return Ok(PointerTarget { of, covered: len });
     }
     let up = hmem::get(of.iface)?;
     let mut at = of.end();
@@ -115,17 +115,17 @@ pub fn detect(addr: u64, len: u64) -> Result<Place> {
             _ => break,
         }
     }
-    Ok(Place { of, covered: at.saturating_sub(addr) })
+    Ok(PointerTarget { of, covered: at.saturating_sub(addr) })
 }
 
 /// A dma-buf that holds `[addr, addr+len)` of some device's memory.
 pub fn export_dmabuf(addr: u64, len: u64, pcie: bool) -> Result<DmaBuf> {
-    let place = detect(addr, len)?;
-    let name = place.of.iface.name();
-    if place.of.iface != Iface::System && place.covered < len {
-        return Err(Error::invalid(format!("len: {len}; {name} memory ends {} bytes after ptr", place.covered)));
+    let target = detect(addr, len)?;
+    let name = target.of.iface.name();
+    if target.of.iface != Iface::System && target.covered < len {
+        return Err(Error::invalid(format!("len: {len}; {name} memory ends {} bytes after ptr", target.covered)));
     }
-    let made = hmem::get(place.of.iface)?.export_dmabuf(addr, len, pcie)?;
+    let made = hmem::get(target.of.iface)?.export_dmabuf(addr, len, pcie)?;
     match made.offset.checked_add(len) {
         Some(end) if end <= made.len && made.offset <= addr => Ok(made),
         _ => Err(Error::new(
@@ -247,8 +247,8 @@ mod tests {
     #[test]
     fn memory_that_no_driver_knows_is_host_memory() {
         let byte = 7u8;
-        let place = detect(&raw const byte as u64, 100).unwrap();
-        assert_eq!((place.of, place.covered), (Allocation::default(), 100));
+        let target = detect(&raw const byte as u64, 100).unwrap();
+        assert_eq!((target.of, target.covered), (Allocation::default(), 100));
         assert!(detect(u64::MAX, 2).is_err());
         assert_eq!(device(Iface::System, 0).unwrap_err().errno, errno::ENODEV);
     }

@@ -7,20 +7,20 @@ pub use crate::prov::info::RequestId;
 use parking_lot::Mutex;
 use std::collections::HashMap;
 
-struct Held {
+struct Pending {
     pep: usize,
     request: Box<dyn Request>,
 }
 
-static REQUESTS: Mutex<Option<(usize, HashMap<usize, Held>)>> = Mutex::new(None);
+static REQUESTS: Mutex<Option<(usize, HashMap<usize, Pending>)>> = Mutex::new(None);
 
 /// Keeps a request that arrived at passive endpoint `pep`.
 pub fn keep(pep: usize, request: Box<dyn Request>) -> RequestId {
     let mut guard = REQUESTS.lock();
-    let (next, held) = guard.get_or_insert_with(|| (0, HashMap::new()));
+    let (next, pending) = guard.get_or_insert_with(|| (0, HashMap::new()));
     // Never 0, and in steps, so that a small integer is rarely taken for a request.
     *next += 16;
-    held.insert(*next, Held { pep, request });
+    pending.insert(*next, Pending { pep, request });
     RequestId(*next)
 }
 
@@ -31,17 +31,17 @@ pub fn take(id: RequestId) -> Option<Box<dyn Request>> {
 /// As `take`, for a request that arrived at passive endpoint `pep`.
 pub fn take_of(pep: usize, id: RequestId) -> Option<Box<dyn Request>> {
     let mut guard = REQUESTS.lock();
-    let (_, held) = guard.as_mut()?;
-    if held.get(&id.0)?.pep != pep {
+    let (_, pending) = guard.as_mut()?;
+    if pending.get(&id.0)?.pep != pep {
         return None;
     }
-    Some(held.remove(&id.0)?.request)
+    Some(pending.remove(&id.0)?.request)
 }
 
 /// Drops, and so rejects, the unanswered requests of a passive endpoint that closes.
 pub fn forget(pep: usize) {
-    let dropped: Vec<Held> = match REQUESTS.lock().as_mut() {
-        Some((_, held)) => held.extract_if(|_, h| h.pep == pep).map(|(_, h)| h).collect(),
+    let dropped: Vec<Pending> = match REQUESTS.lock().as_mut() {
+        Some((_, pending)) => pending.extract_if(|_, h| h.pep == pep).map(|(_, h)| h).collect(),
         None => Vec::new(),
     };
     drop(dropped);

@@ -18,13 +18,13 @@ pub const UNSPEC: u64 = u64::MAX;
 /// The entry of one index.
 #[derive(Clone, Copy)]
 #[repr(C, packed(4))]
-struct Place {
+struct Entry {
     name: Name,
     /// Counts the names that have had this index, so that an operation meant for one of them never goes to the next.
     generation: u32,
 }
 
-const _: () = assert!(size_of::<Place>() == 44);
+const _: () = assert!(size_of::<Entry>() == 44);
 
 /// The number of latest changes that are kept, so that an endpoint can look at them one by one.
 const RECENT: usize = 64;
@@ -33,22 +33,22 @@ const RECENT: usize = 64;
 const BLOCK: usize = 64;
 
 #[derive(Default)]
-struct Places {
-    blocks: Vec<Vec<Place>>,
+struct Entries {
+    blocks: Vec<Vec<Entry>>,
     count: usize,
 }
 
-impl Places {
-    fn get(&self, at: usize) -> Option<Place> {
+impl Entries {
+    fn get(&self, at: usize) -> Option<Entry> {
         self.blocks.get(at / BLOCK)?.get(at % BLOCK).copied()
     }
 
     /// The name of an index that is in use.
     fn name(&self, at: u32) -> Option<Name> {
-        self.get(at as usize).map(|place| place.name).filter(|name| *name != Name::NOBODY)
+        self.get(at as usize).map(|entry| entry.name).filter(|name| *name != Name::NOBODY)
     }
 
-    fn get_mut(&mut self, at: usize) -> Option<&mut Place> {
+    fn get_mut(&mut self, at: usize) -> Option<&mut Entry> {
         self.blocks.get_mut(at / BLOCK)?.get_mut(at % BLOCK)
     }
 
@@ -58,7 +58,7 @@ impl Places {
             self.blocks.push(with_room(BLOCK)?);
         }
         if let Some(block) = self.blocks.last_mut() {
-            block.push(Place { name: Name::NOBODY, generation: 0 });
+            block.push(Entry { name: Name::NOBODY, generation: 0 });
             self.count += 1;
         }
         Ok(())
@@ -67,7 +67,7 @@ impl Places {
 
 #[derive(Default)]
 struct Inner {
-    places: Places,
+    entries: Entries,
     /// Free indexes; the one removed last is reused first.
     free: Vec<u32>,
     index: Index,
@@ -89,26 +89,26 @@ impl Av {
     pub fn insert(&self, name: Name) -> Result<u64> {
         let name = name.check()?;
         let mut av = self.inner.write();
-        let Inner { places, free, index, twins, recent } = &mut *av;
-        let first = index.find(&name, places);
+        let Inner { entries, free, index, twins, recent } = &mut *av;
+        let first = index.find(&name, entries);
         match first {
-            None => index.room_for_one(places)?,
+            None => index.room_for_one(entries)?,
             // A set allocates small nodes as it grows, but one call may insert many names.
             Some(_) => enough().and_then(|()| twins.room(1))?,
         }
         // Room for every index, so that a removal never needs memory.
-        free.room(places.count + 1 - free.len())?;
+        free.room(entries.count + 1 - free.len())?;
         let at = match free.pop() {
             Some(at) => at,
             None => {
-                let at = u32::try_from(places.count).ok().filter(|at| *at < Index::GONE);
+                let at = u32::try_from(entries.count).ok().filter(|at| *at < Index::GONE);
                 let at = at.ok_or_else(|| Error::new(errno::ENOSPC, "av: it is full"))?;
-                places.push()?;
+                entries.push()?;
                 at
             }
         };
-        if let Some(place) = places.get_mut(at as usize) {
-            place.name = name;
+        if let Some(entry) = entries.get_mut(at as usize) {
+            entry.name = name;
         }
         // Of equal names, `index` has the one with the smallest index.
         match first {
@@ -125,13 +125,13 @@ impl Av {
 
     pub fn remove(&self, peer: u64) -> Result<()> {
         let mut av = self.inner.write();
-        let Inner { places, free, index, twins, recent } = &mut *av;
-        let found = u32::try_from(peer).ok().and_then(|at| places.name(at).map(|name| (at, name)));
+        let Inner { entries, free, index, twins, recent } = &mut *av;
+        let found = u32::try_from(peer).ok().and_then(|at| entries.name(at).map(|name| (at, name)));
         let Some((at, name)) = found else {
             return Err(Error::invalid(format!("fi_addr: {peer} names no peer of this address vector")));
         };
         let others = twins.get_mut(&name.key());
-        match (index.find(&name, places), others) {
+        match (index.find(&name, entries), others) {
             (Some((slot, first)), Some(others)) => {
                 if first != at {
                     others.remove(&at);
@@ -145,9 +145,9 @@ impl Av {
             (Some((slot, _)), None) => index.set(slot, Index::GONE),
             (None, _) => {}
         }
-        if let Some(place) = places.get_mut(at as usize) {
-            place.name = Name::NOBODY;
-            place.generation = place.generation.wrapping_add(1);
+        if let Some(entry) = entries.get_mut(at as usize) {
+            entry.name = Name::NOBODY;
+            entry.generation = entry.generation.wrapping_add(1);
         }
         free.push(at);
         note(recent, peer, name);
@@ -162,8 +162,8 @@ impl Av {
     /// The name of an index, and the generation of the index.
     pub fn get(&self, peer: u64) -> Result<(Name, u32)> {
         let av = self.inner.read();
-        let place = usize::try_from(peer).ok().and_then(|at| av.places.get(at));
-        match place.map(|place| (place.name, place.generation)).filter(|(name, _)| *name != Name::NOBODY) {
+        let entry = usize::try_from(peer).ok().and_then(|at| av.entries.get(at));
+        match entry.map(|entry| (entry.name, entry.generation)).filter(|(name, _)| *name != Name::NOBODY) {
             Some(found) => Ok(found),
             None => Err(Error::invalid(format!("fi_addr: {peer} names no peer of the address vector"))),
         }
@@ -173,7 +173,7 @@ impl Av {
     /// the smallest index of several.
     pub fn find(&self, name: &Name) -> Option<u64> {
         let av = self.inner.read();
-        let found = av.index.find(name, &av.places).or_else(|| av.index.find(&name.bare(), &av.places));
+        let found = av.index.find(name, &av.entries).or_else(|| av.index.find(&name.bare(), &av.entries));
         found.map(|(_, at)| u64::from(at))
     }
 
@@ -193,7 +193,7 @@ impl Av {
 
     pub fn len(&self) -> usize {
         let av = self.inner.read();
-        av.places.count - av.free.len()
+        av.entries.count - av.free.len()
     }
 
     pub fn is_empty(&self) -> bool {
@@ -229,12 +229,12 @@ impl Index {
     }
 
     /// The slot and the index of a name.
-    fn find(&self, name: &Name, places: &Places) -> Option<(usize, u32)> {
+    fn find(&self, name: &Name, entries: &Entries) -> Option<(usize, u32)> {
         for slot in self.walk(name) {
             match *self.slots.get(slot)? {
                 Index::EMPTY => return None,
                 Index::GONE => {}
-                at if places.name(at).is_some_and(|n| n.key() == name.key()) => return Some((slot, at)),
+                at if entries.name(at).is_some_and(|n| n.key() == name.key()) => return Some((slot, at)),
                 _ => {}
             }
         }
@@ -242,8 +242,8 @@ impl Index {
     }
 
     fn set(&mut self, slot: usize, at: u32) {
-        if let Some(place) = self.slots.get_mut(slot) {
-            *place = at;
+        if let Some(entry) = self.slots.get_mut(slot) {
+            *entry = at;
         }
     }
 
@@ -257,7 +257,7 @@ impl Index {
     }
 
     /// Makes room for one more name.
-    fn room_for_one(&mut self, places: &Places) -> Result<()> {
+    fn room_for_one(&mut self, entries: &Entries) -> Result<()> {
         if 3 * (self.taken + 1) <= 2 * self.slots.len() {
             return Ok(());
         }
@@ -268,7 +268,7 @@ impl Index {
         let before = std::mem::replace(&mut self.slots, wider);
         self.taken = 0;
         for at in before.into_iter().filter(|at| *at < Index::GONE) {
-            if let Some(name) = places.name(at) {
+            if let Some(name) = entries.name(at) {
                 self.put(&name, at);
             }
         }
@@ -342,7 +342,7 @@ mod tests {
         for n in 1..=100_000u32 {
             av.insert(name(FULL).of(n.into())).unwrap();
             let inner = av.inner.read();
-            let blocks = inner.places.blocks.len() * (BLOCK * size_of::<Place>() + size_of::<Vec<Place>>());
+            let blocks = inner.entries.blocks.len() * (BLOCK * size_of::<Entry>() + size_of::<Vec<Entry>>());
             assert!(n < 10_000 || (blocks + 4 * inner.index.slots.len()) as u32 <= 57 * n, "{n}");
         }
     }

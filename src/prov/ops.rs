@@ -188,7 +188,7 @@ pub enum CqFormat {
 /// An entry in the layout of its C structure; `capi` exports the structures under their C names.
 pub trait Entry: Sized {
     const FORMAT: CqFormat;
-    fn of(c: &Completion) -> Self;
+    fn from_completion(c: &Completion) -> Self;
 
     /// Writes entry `i` of the caller's array.
     ///
@@ -197,7 +197,7 @@ pub trait Entry: Sized {
     #[inline(always)]
     unsafe fn put(buf: *mut c_void, i: usize, c: &Completion) {
         // SAFETY: the caller promises that the array has more than `i` entries.
-        unsafe { buf.cast::<Self>().add(i).write_unaligned(Self::of(c)) }
+        unsafe { buf.cast::<Self>().add(i).write_unaligned(Self::from_completion(c)) }
     }
 
     /// As `put`, with the entry's origin, from which a format with tags takes the tag.
@@ -241,7 +241,7 @@ pub struct TaggedEntry {
 impl Entry for ContextEntry {
     const FORMAT: CqFormat = CqFormat::Context;
     #[inline(always)]
-    fn of(c: &Completion) -> Self {
+    fn from_completion(c: &Completion) -> Self {
         ContextEntry { context: c.context }
     }
 }
@@ -249,7 +249,7 @@ impl Entry for ContextEntry {
 impl Entry for MsgEntry {
     const FORMAT: CqFormat = CqFormat::Msg;
     #[inline(always)]
-    fn of(c: &Completion) -> Self {
+    fn from_completion(c: &Completion) -> Self {
         MsgEntry { context: c.context, flags: c.flags, len: c.len }
     }
 }
@@ -257,7 +257,7 @@ impl Entry for MsgEntry {
 impl Entry for DataEntry {
     const FORMAT: CqFormat = CqFormat::Data;
     #[inline(always)]
-    fn of(c: &Completion) -> Self {
+    fn from_completion(c: &Completion) -> Self {
         DataEntry { context: c.context, flags: c.flags, len: c.len, buf: c.buf, data: c.data }
     }
 }
@@ -266,14 +266,14 @@ impl Entry for DataEntry {
 impl Entry for TaggedEntry {
     const FORMAT: CqFormat = CqFormat::Tagged;
     #[inline(always)]
-    fn of(c: &Completion) -> Self {
-        TaggedEntry { data: DataEntry::of(c), tag: 0 }
+    fn from_completion(c: &Completion) -> Self {
+        TaggedEntry { data: DataEntry::from_completion(c), tag: 0 }
     }
 
     #[inline(always)]
     unsafe fn put_from(buf: *mut c_void, i: usize, c: &Completion, from: Origin) {
         // SAFETY: the caller promises that the array has more than `i` entries.
-        unsafe { buf.cast::<Self>().add(i).write_unaligned(TaggedEntry { data: DataEntry::of(c), tag: from.tag }) }
+        unsafe { buf.cast::<Self>().add(i).write_unaligned(TaggedEntry { data: DataEntry::from_completion(c), tag: from.tag }) }
     }
 }
 

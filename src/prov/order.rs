@@ -13,7 +13,7 @@ pub struct Ticket(NonZeroU32);
 const MARK: u32 = 1 << 31;
 
 #[derive(Debug)]
-enum Place<T> {
+enum Slot<T> {
     Open,
     Done(T),
     /// Its result was reported in another way.
@@ -25,12 +25,12 @@ enum Place<T> {
 pub struct Order<T> {
     /// The number of the oldest operation, below `MARK`.
     first: u32,
-    places: VecDeque<Place<T>>,
+    slots: VecDeque<Slot<T>>,
 }
 
 impl<T> Default for Order<T> {
     fn default() -> Self {
-        Order { first: 0, places: VecDeque::new() }
+        Order { first: 0, slots: VecDeque::new() }
     }
 }
 
@@ -38,31 +38,31 @@ impl<T> Order<T> {
     /// True if no operation is outstanding, so that one that ends now is in order.
     #[inline(always)]
     pub fn is_calm(&self) -> bool {
-        self.places.is_empty()
+        self.slots.is_empty()
     }
 
     pub fn under_way(&self) -> usize {
-        self.places.len()
+        self.slots.len()
     }
 
     /// Begins an operation, behind all others.
     pub fn begin(&mut self) -> Ticket {
-        let number = self.first.wrapping_add(self.places.len() as u32) & !MARK;
-        self.places.push_back(Place::Open);
+        let number = self.first.wrapping_add(self.slots.len() as u32) & !MARK;
+        self.slots.push_back(Slot::Open);
         Ticket(NonZeroU32::new(number | MARK).unwrap_or(NonZeroU32::MAX))
     }
 
-    fn place(&mut self, ticket: Ticket) -> Option<&mut Place<T>> {
+    fn slot(&mut self, ticket: Ticket) -> Option<&mut Slot<T>> {
         let at = (ticket.0.get() & !MARK).wrapping_sub(self.first) & !MARK;
-        self.places.get_mut(at as usize).filter(|place| matches!(place, Place::Open))
+        self.slots.get_mut(at as usize).filter(|slot| matches!(slot, Slot::Open))
     }
 
     /// Ends an operation: `take` returns its result when its turn comes. If the ticket was used already, the result comes
     /// back.
     pub fn end(&mut self, ticket: Ticket, result: T) -> Option<T> {
-        match self.place(ticket) {
-            Some(place) => {
-                *place = Place::Done(result);
+        match self.slot(ticket) {
+            Some(slot) => {
+                *slot = Slot::Done(result);
                 None
             }
             None => Some(result),
@@ -71,16 +71,16 @@ impl<T> Order<T> {
 
     /// Removes an operation from the order without a result.
     pub fn leave(&mut self, ticket: Ticket) {
-        if let Some(place) = self.place(ticket) {
-            *place = Place::Vacant;
+        if let Some(slot) = self.slot(ticket) {
+            *slot = Slot::Vacant;
         }
     }
 
     /// Takes the result of the oldest operation, if it has ended.
     pub fn take(&mut self) -> Option<T> {
-        while let Some(Place::Done(_) | Place::Vacant) = self.places.front() {
+        while let Some(Slot::Done(_) | Slot::Vacant) = self.slots.front() {
             self.first = self.first.wrapping_add(1) & !MARK;
-            if let Some(Place::Done(result)) = self.places.pop_front() {
+            if let Some(Slot::Done(result)) = self.slots.pop_front() {
                 return Some(result);
             }
         }
@@ -136,7 +136,7 @@ mod tests {
 
     #[test]
     fn ticket_numbers_wrap_around() {
-        let mut order: Order<u32> = Order { first: !MARK - 1, places: VecDeque::new() };
+        let mut order: Order<u32> = Order { first: !MARK - 1, slots: VecDeque::new() };
         let t: Vec<Ticket> = (0..4).map(|_| order.begin()).collect();
         for (i, ticket) in t.iter().enumerate().rev() {
             assert_eq!(order.end(*ticket, i as u32), None);

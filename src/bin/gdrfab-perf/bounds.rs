@@ -69,7 +69,7 @@ mod unit {
     use super::*;
     use crate::memory::Kind;
     use crate::tests::Test;
-    use crate::wire::Place;
+    use crate::wire::PeerMemory;
     use gdrfab::mr::Paths;
 
     fn plan(test: Test, max_size: usize, depth: usize, endpoints: usize, deadline_ms: u64) -> Plan {
@@ -104,7 +104,7 @@ mod unit {
             for shift in 0..=40 {
                 for (depth, endpoints) in [(1, 1), (64, 1), (1024, 1), (1024, 64)] {
                     for deadline_ms in [0, 1, 60_000, u64::from(u32::MAX)] {
-                        let bytes = plan(test, 1 << shift, depth, endpoints, deadline_ms).encode(Place::default());
+                        let bytes = plan(test, 1 << shift, depth, endpoints, deadline_ms).encode(PeerMemory::default());
                         // Bytes that are no plan are refused elsewhere.
                         let Ok((plan, _)) = Plan::decode(&bytes) else { continue };
                         match bounds.admit(plan) {

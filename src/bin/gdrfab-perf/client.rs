@@ -167,7 +167,7 @@ impl Client<'_> {
     /// The path that the bytes took, in words. An error if another path was required.
     fn path(&mut self, size: usize, back: Paths, stats: &Stats) -> Result<(String, f64)> {
         let test = self.options.test;
-        let (nic, network) = (self.link.manners.nic, self.link.manners.network);
+        let (nic, network) = (self.link.traits.nic, self.link.traits.network);
         // For a device, the path is that of its registration, which had to be the required one.
         let required = if nic { Paths::empty() } else { self.options.path };
         if test.is_message() {
@@ -177,11 +177,11 @@ impl Client<'_> {
             // Over shared memory the receiver fetches the bytes, so its path counts; over a network both sides' memory
             // counts.
             let ours = if network || test == Test::SendLat { self.link.path()?.path } else { back };
-            if self.link.manners.rdm && size <= EAGER_MAX {
+            if self.link.traits.rdm && size <= EAGER_MAX {
                 return Ok(("eager".into(), 0.0));
             }
             let private = !(back | ours).intersects(Paths::DIRECT | Paths::IPC);
-            if !network && !self.link.manners.rdm && size <= config::get().ring_max(private) {
+            if !network && !self.link.traits.rdm && size <= config::get().ring_max(private) {
                 return Ok(("ring".into(), 0.0));
             }
             for path in [back, ours] {
@@ -202,7 +202,7 @@ impl Client<'_> {
         let taken = counts.into_iter().filter(|(_, n)| *n > 0).fold(Paths::empty(), |all, (p, _)| all | p);
         // The counts grow when operations complete, which this side did not see of the last ones; then the path is asked for.
         let taken =
-            if (network || self.link.manners.rdm || test.action().is_some()) && taken.is_empty() { self.link.path()?.path } else { taken };
+            if (network || self.link.traits.rdm || test.action().is_some()) && taken.is_empty() { self.link.path()?.path } else { taken };
         check_required(size, required, taken)?;
         let bytes = [
             stats.bytes_direct,
@@ -281,7 +281,7 @@ impl Client<'_> {
     }
 
     fn one_write(&mut self, size: usize) -> Result<Outcome> {
-        let op = self.link.op(Dir::Write, size).complete(self.link.manners.delivered);
+        let op = self.link.op(Dir::Write, size).complete(self.link.traits.delivered);
         self.one_by_one(size, move |l| l.rma(&op, true))
     }
 

@@ -7,9 +7,9 @@ use crate::cli;
 use crate::io::Link;
 use crate::layout::Layout;
 use crate::memory::{Kind, Memory};
-use crate::provider::{Choice, Manners};
+use crate::provider::{Choice, ProviderTraits};
 use crate::stats::Clock;
-use crate::wire::{self, Answer, Place, Plan};
+use crate::wire::{self, Answer, PeerMemory, Plan};
 use gdrfab::error::{Code, Error, Result, errno};
 use gdrfab::fabric::{
     Av, Coop, Cq, CqFormat, Domain, Endpoint, Eq, Fabric, Info, Mr, Name, PROGRESS_AUTO, PROGRESS_MANUAL, Pep, RequestId, THREAD_DOMAIN,
@@ -32,11 +32,11 @@ pub fn pin(cpu: Option<usize>) -> Result<()> {
 
 /// Adapts the info that endpoints are opened with to the plan.
 fn fit(info: &mut Info, plan: &Plan, receives: usize) -> Result<()> {
-    let manners = Manners::of(info);
+    let traits = ProviderTraits::of(info);
     let posts = plan.test.is_round_trip() || plan.both;
     match plan.inline {
         // The library takes 0 as its default, so an inline size of 0 must be set from the start, and only for a client.
-        Some(0) if manners.nic && info.inject_size > 0 && posts => {
+        Some(0) if traits.nic && info.inject_size > 0 && posts => {
             return Err(Error::fixed(errno::EOPNOTSUPP, "--inline 0: this side posts as well; start the server with --inline 0 too"));
         }
         Some(0) | None => {}
@@ -46,12 +46,12 @@ fn fit(info: &mut Info, plan: &Plan, receives: usize) -> Result<()> {
                 let provider = info.prov_name.as_deref().unwrap_or_default();
                 return Err(Error::new(errno::EMSGSIZE, format!("--inline {n}: {provider} takes up to {most} bytes here")));
             }
-            if manners.nic {
+            if traits.nic {
                 info.inject_size = n;
             }
         }
     }
-    if manners.nic {
+    if traits.nic {
         // There must be room for control messages as well.
         info.tx_size = info.tx_size.max(plan.depth + 8);
         info.rx_size = info.rx_size.max(receives);
@@ -96,28 +96,28 @@ impl Side {
         // After the domain was opened, so that a progress thread is not bound to the same CPU.
         pin(cpu)?;
         let layout = Layout::of(plan);
-        let receives = Manners::of(&info).receives(plan.test, layout.receives);
+        let receives = ProviderTraits::of(&info).receives(plan.test, layout.receives);
         fit(&mut info, plan, receives)?;
-        let manners = Manners::of(&info);
+        let traits = ProviderTraits::of(&info);
         let mut memory = Memory::new(memory, &domain, layout.bytes())?;
         // A card that carries out the atomics needs the right; elsewhere the rights to read and write are enough.
-        memory.access.set(Access::ATOMIC, plan.test.action().is_some() && manners.nic);
+        memory.access.set(Access::ATOMIC, plan.test.action().is_some() && traits.nic);
         let registered_bytes = layout.bytes();
         let before = now_ns();
-        let mr = memory.register(&domain, registered_bytes, manners.of_region(plan.path))?;
+        let mr = memory.register(&domain, registered_bytes, traits.of_region(plan.path))?;
         let registration_ns = now_ns() - before;
         let mailbox = Memory::new(Kind::Malloc, &domain, layout.mailbox())?;
-        let mail_mr = match manners.local {
-            true => Some(mailbox.register(&domain, layout.mailbox(), manners.of_region(Paths::empty()))?),
+        let mail_mr = match traits.local {
+            true => Some(mailbox.register(&domain, layout.mailbox(), traits.of_region(Paths::empty()))?),
             false => None,
         };
         let eq = Eq::open(&fabric, false)?;
-        let av = if manners.rdm { Some(Av::open(&domain)?) } else { None };
+        let av = if traits.rdm { Some(Av::open(&domain)?) } else { None };
         let entries = 4 * plan.depth + 64 + (receives - layout.receives) + (plan.endpoints - 1) * (2 * plan.depth + receives);
         let cq = Cq::open(&domain, entries, CqFormat::Data, false)?;
         let patience = clock.ticks_of_us(plan.patience_ms() as f64 * 1000.0);
         let descs = (mr.desc(), mail_mr.as_ref().map_or(0, |mr| mr.desc()));
-        let link = Link::new(cq, memory, mailbox, plan, descs, manners, patience);
+        let link = Link::new(cq, memory, mailbox, plan, descs, traits, patience);
         let device = info.domain_name.clone().filter(|_| info.paths.contains(Paths::NIC));
         let address = info.dest_addr.clone().unwrap_or_default();
         let provider = info.prov_name.clone().unwrap_or_default();
@@ -147,7 +147,7 @@ impl Side {
     /// Opens one more endpoint, which accepts `request` if there is one.
     pub fn add(&mut self, request: Option<RequestId>, plan: &Plan) -> Result<()> {
         let info = Info { request, ..self.info.clone() };
-        let manners = self.link.manners;
+        let traits = self.link.traits;
         let ep = Endpoint::open(&self.domain, &info, 0)?;
         ep.bind_cq(&self.link.cq, flags::SEND | flags::SELECTIVE_COMPLETION)?;
         ep.bind_cq(&self.link.cq, flags::RECV)?;
@@ -158,14 +158,14 @@ impl Side {
         if !plan.coop {
             ep.set_coop(Coop::Off)?;
         }
-        if !manners.nic {
+        if !traits.nic {
             ep.set_policy(plan.path, Paths::empty());
         }
         ep.set_connect_timeout_ns(self.meeting_ms.saturating_mul(1_000_000));
         ep.enable()?;
         // Control messages go through the first endpoint only.
         let receives = if self.link.eps.is_empty() || plan.test.is_message() { self.link.layout.receives } else { 0 };
-        self.link.add(ep, if receives > 0 { manners.receives(plan.test, receives) } else { 0 })
+        self.link.add(ep, if receives > 0 { traits.receives(plan.test, receives) } else { 0 })
     }
 
     /// Connects endpoint `lane` with its counterpart, or inserts the counterpart's name, so that the first message connects.
@@ -186,9 +186,9 @@ impl Side {
         self.mr.as_ref().ok_or(Error::fixed(errno::EINVAL, "the region is closed"))?.facts()
     }
 
-    pub fn place(&self) -> Result<Place> {
+    pub fn place(&self) -> Result<PeerMemory> {
         let facts = self.facts()?;
-        Ok(Place { base: facts.base, key: facts.key })
+        Ok(PeerMemory { base: facts.base, key: facts.key })
     }
 
     /// The answer of this side, a server, to its client.
@@ -203,14 +203,14 @@ impl Side {
 
     /// The way in which this side's memory was registered, if it is not the same for all.
     pub fn registered(&self) -> Option<String> {
-        self.link.manners.nic.then_some(())?;
+        self.link.traits.nic.then_some(())?;
         Some(self.facts().ok()?.paths.words())
     }
 
     /// The length up to which operations travel with their requests; `None` if it was not set and no device does so by
     /// itself.
     pub fn inline(&self, plan: &Plan) -> Option<usize> {
-        if self.link.manners.nic { Some(self.link.manners.inject) } else { plan.inline }
+        if self.link.traits.nic { Some(self.link.traits.inject) } else { plan.inline }
     }
 
     /// Waits for the end of a connection attempt, and returns the peer's private data.
@@ -316,7 +316,7 @@ impl Listener {
         let pep = Pep::open(&fabric, &info, 0)?;
         pep.bind_eq(&eq, 0)?;
         pep.listen()?;
-        let room = Manners::of(&info).private.min(256);
+        let room = ProviderTraits::of(&info).private.min(256);
         Ok(Listener { fabric, eq, pep, room, bounds: o.bounds.clone() })
     }
 
@@ -345,7 +345,7 @@ impl Listener {
         }
     }
 
-    fn meet(&self, info: Info, plan: &Plan, place: Place, clock: Clock, cpu: Option<usize>) -> Result<Side> {
+    fn meet(&self, info: Info, plan: &Plan, place: PeerMemory, clock: Clock, cpu: Option<usize>) -> Result<Side> {
         let mut side = Side::open(info, plan, plan.memory, clock, cpu, self.bounds.meeting_ms(plan))?;
         side.link.peer = place;
         let mut raw = [0u8; 8];

@@ -128,7 +128,7 @@ fn addresses(mut bytes: &[u8], count: usize) -> Option<Vec<String>> {
 }
 
 /// A client's first message: the provider, its plan, and the addresses of its endpoints.
-fn hello(bytes: &[u8]) -> std::result::Result<(&str, Plan, wire::Place, Vec<String>), &'static str> {
+fn hello(bytes: &[u8]) -> std::result::Result<(&str, Plan, wire::PeerMemory, Vec<String>), &'static str> {
     let mut rest = bytes;
     let provider = get(&mut rest, NAME_MAX).and_then(|name| std::str::from_utf8(name).ok()).ok_or("an unknown plan")?;
     let (plan, place) = Plan::decode(get(&mut rest, 256).ok_or("an unknown plan")?)?;
@@ -153,7 +153,7 @@ fn meet(side: &mut Side, theirs: &[String]) -> Result<()> {
     for (lane, address) in theirs.iter().enumerate() {
         side.reach(lane, address)?;
     }
-    if !side.link.manners.rdm {
+    if !side.link.traits.rdm {
         theirs.iter().try_for_each(|_| side.connected().map(drop))?;
     }
     side.link.heard = ticks();

@@ -4,9 +4,9 @@
 
 use crate::layout::Layout;
 use crate::memory::{Memory, POISON};
-use crate::provider::Manners;
+use crate::provider::ProviderTraits;
 use crate::socket::Control;
-use crate::wire::{self, Kinds, MAIL_MAX, Mail, Place, Plan, peer_failed, silent};
+use crate::wire::{self, Kinds, MAIL_MAX, Mail, PeerMemory, Plan, peer_failed, silent};
 use gdrfab::error::{Code, Error, Result, errno};
 use gdrfab::fabric::{Cq, Endpoint, PathAnswer, Stats, UNSPEC};
 use gdrfab::mr::Paths;
@@ -62,10 +62,10 @@ pub struct Link {
     /// to lie in a region.
     pub mailbox: Memory,
     pub layout: Layout,
-    pub peer: Place,
+    pub peer: PeerMemory,
     pub desc: u64,
     pub mail_desc: u64,
-    pub manners: Manners,
+    pub traits: ProviderTraits,
     /// The tag of messages; `None`: they have none.
     pub tag: Option<u64>,
     /// The length up to which an operation travels with its request, if the command line says so.
@@ -101,17 +101,25 @@ pub struct Link {
 impl Link {
     /// `descs` are the descriptors of the memory under test and of the memory for control messages.
     #[allow(clippy::too_many_arguments)]
-    pub fn new(cq: Arc<Cq>, memory: Memory, mailbox: Memory, plan: &Plan, descs: (u64, u64), manners: Manners, patience: u64) -> Link {
+    pub fn new(
+        cq: Arc<Cq>,
+        memory: Memory,
+        mailbox: Memory,
+        plan: &Plan,
+        descs: (u64, u64),
+        traits: ProviderTraits,
+        patience: u64,
+    ) -> Link {
         Link {
             eps: Vec::new(),
             cq,
             memory,
             mailbox,
             layout: Layout::of(plan),
-            peer: Place::default(),
+            peer: PeerMemory::default(),
             desc: descs.0,
             mail_desc: descs.1,
-            manners,
+            traits,
             tag: plan.tagged.then_some(TAG),
             timeout_ns: plan.deadline_ms.saturating_mul(1_000_000),
             inline: plan.inline.unwrap_or(0),
@@ -196,7 +204,7 @@ impl Link {
     fn take_in(&mut self) -> Result<()> {
         let mut fresh = std::mem::take(&mut self.fresh.arrivals);
         for a in fresh.drain(..) {
-            let control = if self.manners.data { a.control } else { self.enveloped(&a) };
+            let control = if self.traits.data { a.control } else { self.enveloped(&a) };
             match control {
                 None => {
                     self.arrived += 1;
@@ -222,7 +230,7 @@ impl Link {
     fn file(&mut self, data: u64, a: &Arrival) -> Result<()> {
         let kind =
             Kinds::from_data(data).ok_or_else(|| Error::new(errno::EPROTO, format!("the peer sent a control message of kind {data}")))?;
-        let envelope = if self.manners.data { 0 } else { wire::ENVELOPE };
+        let envelope = if self.traits.data { 0 } else { wire::ENVELOPE };
         let bytes = self.inbox().copy_out(a.place + envelope, a.len.min(MAIL_MAX) - envelope);
         self.heard = ticks();
         if kind != Kinds::Tick && self.mail.len() == MAIL_KEPT {
@@ -363,7 +371,7 @@ impl Link {
                     return Ok(true);
                 }
                 // With pauses, memory that a device writes is seen later; and an emulated CPU does much else during one.
-                if !self.manners.nic {
+                if !self.traits.nic {
                     std::hint::spin_loop();
                 }
             }
@@ -386,12 +394,12 @@ impl Link {
         let mut spin = Spin::default();
         let until = ticks().saturating_add(self.patience.min(1 << 31));
         loop {
-            let asked = match self.manners.rdm {
+            let asked = match self.traits.rdm {
                 true => self.eps[0].query_peer(0, self.peer.key, self.desc),
                 false => self.eps[0].query(self.peer.key, self.desc),
             };
             match asked {
-                Err(e) if e.errno == errno::ENOTCONN && self.manners.rdm && ticks() <= until => {}
+                Err(e) if e.errno == errno::ENOTCONN && self.traits.rdm && ticks() <= until => {}
                 Ok(answer) if answer.path.is_empty() && ticks() <= until => {}
                 settled => return settled,
             }

@@ -20,7 +20,7 @@ impl Link {
 
     /// Sends the last message before this side closes.
     pub fn post_last(&mut self, kind: Kinds, bytes: &[u8]) -> Result<()> {
-        if !self.manners.network {
+        if !self.traits.network {
             return self.post_mail(kind, bytes);
         }
         self.post_flagged(kind, bytes, flags::INJECT | flags::COMPLETION)?;
@@ -32,10 +32,10 @@ impl Link {
     }
 
     fn post_flagged(&mut self, kind: Kinds, bytes: &[u8], how: u64) -> Result<()> {
-        let wrapped = if self.manners.data { Vec::new() } else { [wire::envelope(kind).as_slice(), bytes].concat() };
-        let bytes = if self.manners.data { bytes } else { &wrapped };
-        let beside = if self.manners.data { flags::REMOTE_CQ_DATA } else { 0 };
-        let fits = bytes.len() <= self.manners.inject;
+        let wrapped = if self.traits.data { Vec::new() } else { [wire::envelope(kind).as_slice(), bytes].concat() };
+        let bytes = if self.traits.data { bytes } else { &wrapped };
+        let beside = if self.traits.data { flags::REMOTE_CQ_DATA } else { 0 };
+        let fits = bytes.len() <= self.traits.inject;
         let (local, how, desc) = if fits {
             // SAFETY: this is an inject call, which does not use the bytes after it returns.
             (unsafe { Iov::of(bytes) }, how, 0)
@@ -98,7 +98,7 @@ impl Link {
     /// Sends the peer the reason why this side gives up; the peer may be gone already.
     pub fn complain(&mut self, e: &Error) {
         let text = e.to_string();
-        let room = MAIL_MAX.saturating_sub(if self.manners.data { 0 } else { wire::ENVELOPE });
+        let room = MAIL_MAX.saturating_sub(if self.traits.data { 0 } else { wire::ENVELOPE });
         let _ = self.post_last(Kinds::Fail, wire::clip(&text, room));
     }
 }

@@ -109,11 +109,11 @@ fn client(o: &Options, clock: Clock, server: &str, cpus: &[usize], report: &mut 
 
 fn lead(o: &Options, clock: Clock, cpus: &[usize], plan: &Plan, side: &mut Side, report: &mut Report) -> Result<()> {
     let answer = side.link.path()?;
-    let network = side.link.manners.network || o.drive.rdm;
+    let network = side.link.traits.network || o.drive.rdm;
     let path = path_words(o, &answer, network)?;
     let mut about = about(o, side, cpus, plan, path);
     if o.test == Test::RdmaTransport {
-        let policy = side.link.manners.of_region(plan.path);
+        let policy = side.link.traits.of_region(plan.path);
         let us = transfer::registration(&side.domain, o.memory, policy, clock)?;
         about.lines.push(("register", format!("and deregister {} bytes: {us:.3} usec", transfer::BYTES)));
         about.json["register_8k_usec"] = report::rounded(us);
@@ -128,7 +128,7 @@ fn about(o: &Options, side: &Side, cpus: &[usize], plan: &Plan, path: String) ->
     let pinned = if o.role == Role::Local { cpus } else { cpus.get(..1).unwrap_or_default() };
     let (threading, progress) = (if o.one_thread { "domain" } else { "safe" }, if o.auto { "auto" } else { "manual" });
     let mut how = vec![format!("threading {threading}"), format!("{progress} progress")];
-    if !side.link.manners.network {
+    if !side.link.traits.network {
         how.push(if plan.coop { "the target helps with large copies" } else { "no help from the target" }.into());
         if gdrfab::config::get().hmem.process {
             how.push("device memory is copied by another process".into());

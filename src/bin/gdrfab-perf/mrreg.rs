@@ -8,7 +8,7 @@ use crate::conn::pin;
 use crate::local::choose_cpus;
 use crate::measure::{Pulse, Until, latency};
 use crate::memory::Memory;
-use crate::provider::Manners;
+use crate::provider::ProviderTraits;
 use crate::report::{About, Figures, Latency, Report, Row};
 use crate::stats::{Clock, Histogram};
 use gdrfab::error::Result;
@@ -29,7 +29,7 @@ pub fn run(o: &Options, clock: Clock, report: &mut Report) -> Result<()> {
     pin(cpu)?;
     let largest = o.sizes.iter().copied().max().unwrap_or(1);
     let memory = Memory::new(o.memory, &domain, largest)?;
-    let subject = Subject { memory: &memory, domain: &domain, policy: policy(o), nic: Manners::of(&info).nic };
+    let subject = Subject { memory: &memory, domain: &domain, policy: policy(o), nic: ProviderTraits::of(&info).nic };
     let others: Vec<_> = (0..o.live).map(|_| subject.register(o.sizes[0])).collect::<Result<_>>()?;
     let provider = info.prov_name.clone().unwrap_or_default();
     let device = info.domain_name.clone().filter(|_| subject.nic);

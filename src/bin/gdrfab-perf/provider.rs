@@ -153,7 +153,7 @@ pub fn leaves_from(node: &str) -> Option<IpAddr> {
 
 /// The requirements of an info on its user, and the limits of its provider.
 #[derive(Clone, Copy, Debug)]
-pub struct Manners {
+pub struct ProviderTraits {
     /// Each connection has a queue pair that moves the bytes; the CPU has no path.
     pub nic: bool,
     /// No memory is shared with the peer. So there is no ring, the peer cannot help with a copy, and bytes that this side has
@@ -173,10 +173,10 @@ pub struct Manners {
     pub private: usize,
 }
 
-impl Manners {
-    pub fn of(info: &Info) -> Manners {
+impl ProviderTraits {
+    pub fn of(info: &Info) -> ProviderTraits {
         let delivery = info.limits.tx_op_flags & flags::DELIVERY_COMPLETE != 0;
-        Manners {
+        ProviderTraits {
             nic: info.paths.contains(Paths::NIC) && info.ep_type != EP_RDM,
             network: info.prov_name.as_deref().is_some_and(|name| NETWORKS.contains(&name)),
             rdm: info.ep_type == EP_RDM,

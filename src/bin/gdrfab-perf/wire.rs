@@ -31,7 +31,7 @@ fn unpack<const N: usize>(bytes: &[u8]) -> Option<[u64; N]> {
 
 /// The address and the key of the peer's memory under test.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Place {
+pub struct PeerMemory {
     pub base: u64,
     pub key: u64,
 }
@@ -86,7 +86,7 @@ impl Plan {
         if self.deadline_ms == 0 { PATIENCE_MS } else { self.deadline_ms }
     }
 
-    pub fn encode(&self, place: Place) -> Vec<u8> {
+    pub fn encode(&self, place: PeerMemory) -> Vec<u8> {
         let on = [self.coop, self.verify, self.one_thread, self.auto, self.sleep, self.yields, self.one_way, self.both];
         let flags = on.iter().enumerate().fold(0, |f, (i, on)| f | u64::from(*on) << i);
         let inline = self.inline.map_or(0, |n| n as u64 + 1);
@@ -99,7 +99,7 @@ impl Plan {
     }
 
     /// The words for a client whose plan cannot be read.
-    pub fn decode(bytes: &[u8]) -> Result<(Plan, Place), &'static str> {
+    pub fn decode(bytes: &[u8]) -> Result<(Plan, PeerMemory), &'static str> {
         let [magic, small, memory, sizes, base, key] = unpack::<6>(bytes).ok_or("this is gdrfab-perf; who are you?")?;
         if magic != MAGIC {
             return Err("a different version of gdrfab-perf");
@@ -142,14 +142,14 @@ impl Plan {
         {
             return Err(wrong);
         }
-        Ok((plan, Place { base, key }))
+        Ok((plan, PeerMemory { base, key }))
     }
 }
 
 /// The server's answer.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Answer {
-    pub place: Place,
+    pub place: PeerMemory,
     /// The nanoseconds that the registration of its memory took.
     pub registration_ns: u64,
     /// The number by which further endpoints of the same client identify the client.
@@ -163,7 +163,7 @@ impl Answer {
 
     pub fn decode(bytes: &[u8]) -> Option<Answer> {
         let [magic, base, key, registration_ns, token] = unpack::<5>(bytes)?;
-        (magic == MAGIC).then_some(Answer { place: Place { base, key }, registration_ns, token })
+        (magic == MAGIC).then_some(Answer { place: PeerMemory { base, key }, registration_ns, token })
     }
 }
 
@@ -345,7 +345,7 @@ mod unit {
             rdm: true,
             tagged: true,
         };
-        let place = Place { base: 77, key: u64::MAX };
+        let place = PeerMemory { base: 77, key: u64::MAX };
         let bytes = plan.encode(place);
         assert_eq!(Plan::decode(&bytes), Ok((plan.clone(), place)));
         assert!(bytes.len() <= 48, "what rdma_cm leaves of a request over InfiniBand");

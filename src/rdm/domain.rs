@@ -28,7 +28,7 @@ impl Domain {
             }
             (ids, local)
         };
-        local.door.shut();
+        local.users.shut();
         // All lanes refuse new accesses before an error is returned. Once one lane is busy, the others are only tried.
         let mut shut = if local.site().is_host() { Ok(()) } else { self.close_cached(id.generation) };
         for (at, lane) in self.lanes.iter().enumerate() {
@@ -45,7 +45,7 @@ impl Domain {
         }
         shut?;
         wait_until(limit_ms, "an endpoint of this process still copies from or to the region; call mr_close again", || {
-            Ok(local.door.is_empty())
+            Ok(local.users.is_empty())
         })?;
         let mut regions = self.regions.lock();
         if let Some(place) = regions.all.get_mut(id.index() as usize) {
@@ -211,7 +211,7 @@ impl prov::Domain for Domain {
     fn free(&self, addr: usize) -> Result<()> {
         // Only the lane knows how long the memory is, and the lane has no record of such a region any more: so any such region prevents
         // freeing.
-        if self.regions.lock().all.iter().flatten().any(|r| r.local.door.is_shut() && !r.local.door.is_empty()) {
+        if self.regions.lock().all.iter().flatten().any(|r| r.local.users.is_shut() && !r.local.users.is_empty()) {
             return Err(Error::fixed(
                 errno::EBUSY,
                 "addr: an endpoint of this process copies in a region that is being closed; close that first",

@@ -11,7 +11,7 @@ use crate::prov;
 use crate::prov::accept::{Acceptor, MOST, Taken};
 use crate::prov::shm::wire::address::{self, SCHEME};
 use crate::prov::shm::wire::frame::{self, Frame, Intro, RefusalReason};
-use crate::sys::path_socket::Place;
+use crate::sys::path_socket::BoundPath;
 use crate::sys::{discard, process, socket, time};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -82,7 +82,7 @@ struct Pending {
 pub struct HandshakeAcceptor {
     pub name: String,
     /// The file of a listener that has a path.
-    _place: Option<Place>,
+    _place: Option<BoundPath>,
     acceptor: Acceptor,
     /// Oldest first.
     pending: Vec<Pending>,

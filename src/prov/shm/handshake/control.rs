@@ -46,7 +46,7 @@ pub fn empty(listener: BorrowedFd<'_>) {
 /// Closes received descriptors: here if they are of a kind that the kernel closes at once (memory files, pidfds, devices, dma-bufs),
 /// else on the thread that nobody waits for.
 fn close_descriptors(fds: Vec<OwnedFd>) {
-    if !fds.iter().all(process::is_the_kernels) {
+    if !fds.iter().all(process::is_kernel_file) {
         discard::discard(fds);
     }
 }

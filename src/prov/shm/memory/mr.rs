@@ -208,7 +208,7 @@ impl Regions {
         // Regions with resources of a driver, and regions with keys of callers' choice, take the slow way.
         let fast = region.site().is_host() && region.own.is_plain() && id.key == id.generation;
         let Pieces::One(Piece { at: FileLocation { file, .. }, .. }) = region.location.pieces else { return false };
-        if !fast || !region.door.is_idle() || (file != 0 && self.files.check_quiet(file).is_err()) {
+        if !fast || !region.users.is_idle() || (file != 0 && self.files.check_quiet(file).is_err()) {
             return false;
         }
         // The caller knows that no peer is between its check of the gate and its copy.

@@ -205,7 +205,7 @@ impl State {
 
     /// Ends the connection after the ring failed while this side was posting.
     #[cold]
-    fn fail_connection(&mut self, domain: &Domain, trouble: Trouble) -> Fast {
+    fn fail_connection(&mut self, domain: &Domain, trouble: RingError) -> Fast {
         self.down(domain, broken(trouble));
         Fast::Declined
     }

@@ -209,7 +209,7 @@ impl Imports {
         match result {
             Ok(()) => {}
             // The peer could send the descriptor, but this process could not take it.
-            Err(e) if without || e.is_for_want() => drop(self.missing.insert(file, Missing::of(e))),
+            Err(e) if without || e.is_shortage() => drop(self.missing.insert(file, Missing::of(e))),
             // Without ptrace permission the peer itself sends the descriptor, at its next progress.
             Err(e) => {
                 self.pidfd_refused = Some(e);

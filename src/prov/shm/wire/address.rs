@@ -93,7 +93,7 @@ fn check_directory(path: &str, users: &Users) -> Result<()> {
 }
 
 /// Listens under `name`. For a path, also returns the owner of the file, which removes it when dropped.
-pub fn listen(name: &str, backlog: i32) -> Result<(OwnedFd, Option<Place>)> {
+pub fn listen(name: &str, backlog: i32) -> Result<(OwnedFd, Option<BoundPath>)> {
     if !is_path(name) {
         return Ok((socket::listen(&socket_name(name), backlog)?, None));
     }

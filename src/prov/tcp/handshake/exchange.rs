@@ -58,7 +58,7 @@ pub struct Link {
     /// The key that applies to this peer; further connections to it begin with it.
     pub key: Option<Key>,
     /// The buffer for sealed records to send, if it was allocated beforehand.
-    pub room: Option<Landing>,
+    pub room: Option<GatherBuffer>,
 }
 
 impl Link {

@@ -16,12 +16,12 @@ pub struct SealedOut {
 
 impl SealedOut {
     /// Allocates the buffer. It takes a descriptor, so it comes before a sealed connection is promised.
-    pub fn room() -> Result<Landing> {
-        Landing::new(OUT)
+    pub fn room() -> Result<GatherBuffer> {
+        GatherBuffer::new(OUT)
     }
 
     /// `room`: the buffer, if it was allocated before.
-    pub fn new(half: CipherState, room: Option<Landing>) -> Result<SealedOut> {
+    pub fn new(half: CipherState, room: Option<GatherBuffer>) -> Result<SealedOut> {
         let buf = room.map_or_else(SealedOut::room, Ok)?;
         Ok(SealedOut { sealer: Sealer::new(half), buf })
     }

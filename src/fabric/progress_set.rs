@@ -13,6 +13,7 @@ use std::sync::Arc;
 /// Up to this many endpoints all make progress on every turn: finding out which are idle would cost more.
 const FEW: usize = 4;
 
+/// The endpoints of one object, and the way to wake the threads that sleep on it.
 pub(crate) struct ProgressSet {
     members: Serial<Members>,
     /// Wakes the threads that sleep on the object: some endpoints became active, and the sleeping threads do not watch their
@@ -20,6 +21,7 @@ pub(crate) struct ProgressSet {
     wake: Box<dyn Fn() + Send + Sync>,
 }
 
+/// The endpoints of a progress set. Each is either active or idle.
 #[derive(Default)]
 pub(crate) struct Members {
     active: Vec<EpRef>,
@@ -29,9 +31,11 @@ pub(crate) struct Members {
     dues: BTreeSet<(u64, u64)>,
     /// The numbers of all endpoints, by their addresses.
     numbers: HashMap<usize, u64>,
+    /// The last number that was given.
     last: u64,
     /// The number of endpoints that can be idle at all.
     idle_capable: usize,
+    /// The set that watches the idle endpoints; `None` until endpoints were put aside.
     at: Option<Arc<Rest>>,
     /// Endpoints are idle or may become so: a turn then is more than progress on each active endpoint.
     many: bool,

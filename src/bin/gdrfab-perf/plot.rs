@@ -156,7 +156,7 @@ fn default_label(file: &Results) -> String {
     words.join(", ")
 }
 
-/// The label of the axis of a figure: "t_typical [us]".
+/// The label of the axis of a figure, as in `t_typical [us]`.
 fn description(figure: &str) -> String {
     let units = [("_usec", "us"), ("_mb_s", "MB/s"), ("_gb_s", "GB/s"), ("_mpps", "million/s"), ("_percent", "%")];
     let named = units.into_iter().find_map(|(ending, unit)| Some(format!("{} [{unit}]", figure.strip_suffix(ending)?)));

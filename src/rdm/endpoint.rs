@@ -410,7 +410,7 @@ impl prov::Endpoint for Endpoint {
         match &s.ready[..] {
             [(_, link)] => {
                 let (descs, _) = self.domain.descs_of(link.lane_index, &[desc])?;
-                link.ep.report(key, descs[0]).map(|report| of_lane(report, key, link.eager_max))
+                link.ep.report(key, descs[0]).map(|report| adapt_report(report, key, link.eager_max))
             }
             [] => Err(Error::new(errno::ENOTCONN, "ep: no peer was reached yet")),
             _ => Err(Error::new(errno::EOPNOTSUPP, "ep: has several peers; ask for the path to one by gdrfab_ep_query_peer")),
@@ -441,17 +441,17 @@ impl prov::Endpoint for Endpoint {
         match s.peer(id).and_then(|p| p.ready()) {
             Some(link) => {
                 let (descs, _) = self.domain.descs_of(link.lane_index, &[desc])?;
-                let report = of_lane(link.ep.report(key, descs[0])?, key, link.eager_max);
-                let of = self.domain.lanes.get(link.lane_index).map(|lane| lane.provider);
-                let lane = of.map_or("", |of| of.name());
+                let report = adapt_report(link.ep.report(key, descs[0])?, key, link.eager_max);
+                let provider = self.domain.lanes.get(link.lane_index).map(|lane| lane.provider);
+                let lane = provider.map_or("", |provider| provider.name());
                 let is_local = |provider: &dyn Provider| provider.reach() == Reach::Host;
-                let local = self.domain.lanes.iter().any(|lane| is_local(lane.provider)) && !of.is_some_and(is_local);
+                let local = self.domain.lanes.iter().any(|lane| is_local(lane.provider)) && !provider.is_some_and(is_local);
                 let peer = s.peers.get(id as usize).and_then(Option::as_deref);
-                let tried = peer.and_then(|p| p.why_not_local.as_deref());
+                let local_error = peer.and_then(|p| p.why_not_local.as_deref());
                 let names = name.as_ref().zip(s.name.as_ref()).filter(|_| local);
-                let not_local = names.map(|(name, own)| same_host::why_not_local(name, own, tried));
+                let not_local = names.map(|(name, own)| same_host::why_not_local(name, own, local_error));
                 let device = peer.and_then(|p| p.why_no_device.as_deref());
-                let device = device.filter(|_| of.is_some_and(|of| of.reach() == Reach::Ports));
+                let device = device.filter(|_| provider.is_some_and(|provider| provider.reach() == Reach::Ports));
                 let why = not_local.into_iter().chain(device).collect::<Vec<_>>().join("; ");
                 let why = if why.is_empty() { why } else { format!(" ({why})") };
                 Ok(PathReport { text: format!("over {lane}{why}:\n{}", report.text), ..report })
@@ -484,7 +484,7 @@ impl prov::Endpoint for Endpoint {
 
 /// Adapts a lane's report to messages that are matched here: a short message goes as a parcel of the lane, and the receiver reads a longer
 /// one as an RMA read would.
-fn of_lane(report: PathReport, key: u64, eager_max: usize) -> PathReport {
+fn adapt_report(report: PathReport, key: u64, eager_max: usize) -> PathReport {
     if key != MESSAGES {
         return report;
     }

@@ -63,9 +63,9 @@ impl<const LOCKED: bool> Send<LOCKED> {
     /// # Safety
     /// As for `FastPath::post`.
     #[inline(always)]
-    unsafe fn post_short<const WORDS: usize>(of: &Endpoint, one: &One, how: u64) -> Option<isize> {
+    unsafe fn post_short<const WORDS: usize>(ep: &Endpoint, one: &One, how: u64) -> Option<isize> {
         // SAFETY: `choose` gave this table to endpoints whose state is reached with locks if and only if `LOCKED`.
-        (one.is_on_host() && unsafe { of.state.reach::<LOCKED>() }.send_fast::<WORDS>(one, how)).then_some(0)
+        (one.is_on_host() && unsafe { ep.state.reach::<LOCKED>() }.send_fast::<WORDS>(one, how)).then_some(0)
     }
 }
 
@@ -73,9 +73,9 @@ impl<const LOCKED: bool> FastPath<Message> for Send<LOCKED> {
     type Of = Endpoint;
     const NEXT: Message = general::send;
     #[inline(always)]
-    unsafe fn post(head: &EpHead, of: &Endpoint, one: One) -> Option<isize> {
+    unsafe fn post(head: &EpHead, ep: &Endpoint, one: One) -> Option<isize> {
         // SAFETY: the table is the provider's, as the caller says.
-        unsafe { Self::post_short::<1>(of, &one, head.tx_op_flags()) }
+        unsafe { Self::post_short::<1>(ep, &one, head.tx_op_flags()) }
     }
 }
 
@@ -83,9 +83,9 @@ impl<const LOCKED: bool> FastPath<Inject> for Send<LOCKED> {
     type Of = Endpoint;
     const NEXT: Inject = general::inject;
     #[inline(always)]
-    unsafe fn post(head: &EpHead, of: &Endpoint, one: One) -> Option<isize> {
+    unsafe fn post(head: &EpHead, ep: &Endpoint, one: One) -> Option<isize> {
         // SAFETY: the table is the provider's, as the caller says.
-        unsafe { Self::post_short::<1>(of, &one, INJECT_FLAGS | head.tx_op_flags()) }
+        unsafe { Self::post_short::<1>(ep, &one, INJECT_FLAGS | head.tx_op_flags()) }
     }
 }
 
@@ -93,9 +93,9 @@ impl<const LOCKED: bool> FastPath<Tagged> for Send<LOCKED> {
     type Of = Endpoint;
     const NEXT: Tagged = general::tsend;
     #[inline(always)]
-    unsafe fn post(head: &EpHead, of: &Endpoint, one: One) -> Option<isize> {
+    unsafe fn post(head: &EpHead, ep: &Endpoint, one: One) -> Option<isize> {
         // SAFETY: the table is the provider's, as the caller says.
-        unsafe { Self::post_short::<2>(of, &one, head.tx_op_flags()) }
+        unsafe { Self::post_short::<2>(ep, &one, head.tx_op_flags()) }
     }
 }
 
@@ -103,9 +103,9 @@ impl<const LOCKED: bool> FastPath<InjectTagged> for Send<LOCKED> {
     type Of = Endpoint;
     const NEXT: InjectTagged = general::tinject;
     #[inline(always)]
-    unsafe fn post(head: &EpHead, of: &Endpoint, one: One) -> Option<isize> {
+    unsafe fn post(head: &EpHead, ep: &Endpoint, one: One) -> Option<isize> {
         // SAFETY: the table is the provider's, as the caller says.
-        unsafe { Self::post_short::<2>(of, &one, INJECT_FLAGS | head.tx_op_flags()) }
+        unsafe { Self::post_short::<2>(ep, &one, INJECT_FLAGS | head.tx_op_flags()) }
     }
 }
 
@@ -113,9 +113,9 @@ impl<const LOCKED: bool> FastPath<TaggedData> for Send<LOCKED> {
     type Of = Endpoint;
     const NEXT: TaggedData = general::tsenddata;
     #[inline(always)]
-    unsafe fn post(head: &EpHead, of: &Endpoint, one: One) -> Option<isize> {
+    unsafe fn post(head: &EpHead, ep: &Endpoint, one: One) -> Option<isize> {
         // SAFETY: the table is the provider's, as the caller says.
-        unsafe { Self::post_short::<3>(of, &one, REMOTE_CQ_DATA | head.tx_op_flags()) }
+        unsafe { Self::post_short::<3>(ep, &one, REMOTE_CQ_DATA | head.tx_op_flags()) }
     }
 }
 
@@ -123,9 +123,9 @@ impl<const LOCKED: bool> FastPath<InjectTaggedData> for Send<LOCKED> {
     type Of = Endpoint;
     const NEXT: InjectTaggedData = general::tinjectdata;
     #[inline(always)]
-    unsafe fn post(head: &EpHead, of: &Endpoint, one: One) -> Option<isize> {
+    unsafe fn post(head: &EpHead, ep: &Endpoint, one: One) -> Option<isize> {
         // SAFETY: the table is the provider's, as the caller says.
-        unsafe { Self::post_short::<3>(of, &one, INJECT_FLAGS | REMOTE_CQ_DATA | head.tx_op_flags()) }
+        unsafe { Self::post_short::<3>(ep, &one, INJECT_FLAGS | REMOTE_CQ_DATA | head.tx_op_flags()) }
     }
 }
 
@@ -135,9 +135,9 @@ impl<const LOCKED: bool> FastPath<Message> for Receive<LOCKED> {
     type Of = Endpoint;
     const NEXT: Message = general::recv;
     #[inline(always)]
-    unsafe fn post(_: &EpHead, of: &Endpoint, one: One) -> Option<isize> {
+    unsafe fn post(_: &EpHead, ep: &Endpoint, one: One) -> Option<isize> {
         // SAFETY: `choose` gave this table to endpoints whose state is reached with locks if and only if `LOCKED`.
-        (one.is_on_host() && unsafe { of.state.reach::<LOCKED>() }.recv_fast::<false>(&of.domain, &one, 0)).then_some(0)
+        (one.is_on_host() && unsafe { ep.state.reach::<LOCKED>() }.recv_fast::<false>(&ep.domain, &one, 0)).then_some(0)
     }
 }
 
@@ -145,9 +145,9 @@ impl<const LOCKED: bool> FastRecv for Receive<LOCKED> {
     type Of = Endpoint;
     const NEXT: RecvTagged = general::trecv;
     #[inline(always)]
-    unsafe fn post(of: &Endpoint, one: One, ignore: u64) -> Option<isize> {
+    unsafe fn post(ep: &Endpoint, one: One, ignore: u64) -> Option<isize> {
         // SAFETY: `choose` gave this table to endpoints whose state is reached with locks if and only if `LOCKED`.
-        (one.is_on_host() && unsafe { of.state.reach::<LOCKED>() }.recv_fast::<true>(&of.domain, &one, ignore)).then_some(0)
+        (one.is_on_host() && unsafe { ep.state.reach::<LOCKED>() }.recv_fast::<true>(&ep.domain, &one, ignore)).then_some(0)
     }
 }
 

@@ -29,12 +29,12 @@ fn try_listen(domain: &Domain, wanted: Option<SocketAddr>) -> Result<(SocketAddr
     let mut acceptors = Vec::new();
     // Lanes that listen on ports come first: there the system chooses a free port, which the others take over.
     let of_reach = |reach: Reach| domain.lanes.iter().enumerate().filter(move |(_, lane)| lane.provider.reach() == reach);
-    for (of, lane) in [Reach::Ports, Reach::Devices, Reach::Host].into_iter().flat_map(of_reach) {
+    for (lane_index, lane) in [Reach::Ports, Reach::Devices, Reach::Host].into_iter().flat_map(of_reach) {
         let reach = lane.provider.reach();
         if reach != Reach::Ports {
-            let here = at.get_or_insert(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)));
-            if here.port() == 0 {
-                here.set_port(20_000 + (domain.draw() % 40_000) as u16);
+            let address = at.get_or_insert(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)));
+            if address.port() == 0 {
+                address.set_port(20_000 + (domain.draw() % 40_000) as u16);
             }
         }
         let src_addr = at.map(|at| lane.provider.lane_address(&lane.info, at));
@@ -48,7 +48,7 @@ fn try_listen(domain: &Domain, wanted: Option<SocketAddr>) -> Result<(SocketAddr
             Ok(listener)
         });
         match opened {
-            Ok(listener) => acceptors.push(Acceptor { lane_index: of, listener }),
+            Ok(listener) => acceptors.push(Acceptor { lane_index, listener }),
             // The device does not have the wanted address. The endpoint can still dial over the device, and is dialed over another lane.
             Err(e) if reach == Reach::Devices && !acceptors.is_empty() && e.errno != errno::EADDRINUSE => {
                 crate::log!(Info, "{} does not listen: {e}", lane.provider.name());

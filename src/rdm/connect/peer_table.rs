@@ -45,8 +45,8 @@ impl State {
             self.routes.room(at + 1 - self.routes.len())?;
             self.routes.resize(at + 1, None);
         }
-        if let Some(place) = self.routes.get_mut(at) {
-            *place = Some((generation, id));
+        if let Some(slot) = self.routes.get_mut(at) {
+            *slot = Some((generation, id));
         }
         Ok(id)
     }
@@ -60,15 +60,15 @@ impl State {
         if let Some(recent) = recent {
             let mut changed = Vec::new();
             for (index, name) in recent {
-                if let Some(place) = self.routes.get_mut(index as usize) {
-                    *place = place.filter(|(generation, _)| av.get(index).is_ok_and(|(_, g)| g == *generation));
+                if let Some(slot) = self.routes.get_mut(index as usize) {
+                    *slot = slot.filter(|(generation, _)| av.get(index).is_ok_and(|(_, g)| g == *generation));
                 }
                 changed.extend(self.by_address.get(&name.socket()).into_iter().flatten());
             }
             return self.update_sources(&changed);
         }
-        for (index, place) in self.routes.iter_mut().enumerate() {
-            *place = place.filter(|(generation, _)| av.get(index as u64).is_ok_and(|(_, g)| g == *generation));
+        for (index, slot) in self.routes.iter_mut().enumerate() {
+            *slot = slot.filter(|(generation, _)| av.get(index as u64).is_ok_and(|(_, g)| g == *generation));
         }
         self.update_sources(&(0..self.peers.len() as Id).collect::<Vec<_>>());
     }
@@ -110,15 +110,15 @@ impl State {
     /// Files unexpected messages under the current indexes of their peers.
     fn refile(&mut self) {
         let peers = &self.peers;
-        let of = |message: &Unexpected| match message {
+        let source_of = |message: &Unexpected| match message {
             Unexpected::Eager { from, .. } | Unexpected::Offered { from, .. } => Some(peers.get(*from as usize)?.as_deref()?.source),
             Unexpected::Loopback { .. } => None,
         };
         for space in [&mut self.tagged, &mut self.untagged] {
-            space.refile(of);
+            space.refile(source_of);
         }
         for (source, .., message) in self.claimed.values_mut() {
-            *source = of(message).unwrap_or(*source);
+            *source = source_of(message).unwrap_or(*source);
         }
     }
 
@@ -136,9 +136,9 @@ impl State {
         let peer = |id: Id| self.peers.get(id as usize).and_then(Option::as_deref);
         // A name without a nonce stands for the endpoint that listens there now. A peer that was met before is that endpoint only while its
         // lane exists.
-        let here = |p: &Peer| name.nonce == 0 && !matches!(p.phase, Phase::Unconnected);
-        let nameless = |p: &Peer| p.name.nonce == 0 && (p.expected_nonce == 0 || p.expected_nonce == name.nonce);
-        let fits = |p: &Peer| p.name.nonce == name.nonce || nameless(p) || here(p);
+        let matches_by_address = |p: &Peer| name.nonce == 0 && !matches!(p.phase, Phase::Unconnected);
+        let matches_without_nonce = |p: &Peer| p.name.nonce == 0 && (p.expected_nonce == 0 || p.expected_nonce == name.nonce);
+        let fits = |p: &Peer| p.name.nonce == name.nonce || matches_without_nonce(p) || matches_by_address(p);
         let found = ids.iter().copied().filter_map(|id| Some((id, peer(id).filter(|p| fits(p))?)));
         found.min_by_key(|(_, p)| (p.name.nonce != name.nonce, matches!(p.phase, Phase::Unconnected))).map(|(id, _)| id)
     }
@@ -154,8 +154,8 @@ impl State {
             (peer.name, peer.phase) = (own, Phase::Loopback);
             self.loopback = Some(id);
         }
-        if let Some(place) = self.peers.get_mut(id as usize) {
-            *place = Some(Box::new(peer));
+        if let Some(slot) = self.peers.get_mut(id as usize) {
+            *slot = Some(Box::new(peer));
         }
         self.by_address.entry(name.socket()).or_default().push(id);
         // The peer has no messages yet, so nothing needs to be filed anew.
@@ -178,21 +178,22 @@ impl State {
         let for_it = |source: u64| (source >= UNKNOWN && source != UNSPEC).then_some(source as Id);
         let posted = [&self.tagged, &self.untagged].into_iter().flat_map(|space| space.posted_sources()).filter_map(for_it);
         let delayed = self.faults.iter().flat_map(|faults| faults.delayed_peers());
-        let kept: HashSet<Id> = waiting.chain(posted).chain(delayed).chain(self.claimed.values().filter_map(|(.., m)| from(m))).collect();
+        let referenced: HashSet<Id> =
+            waiting.chain(posted).chain(delayed).chain(self.claimed.values().filter_map(|(.., m)| from(m))).collect();
         let routed: HashSet<Id> = self.routes.iter().flatten().map(|(_, id)| *id).collect();
-        let mut still = HashSet::new();
+        let mut still_dead = HashSet::new();
         for id in std::mem::take(&mut self.dead) {
             // The peer may have been used again meanwhile.
             let Some(peer) = self.peer(id).filter(|p| dead(p)) else { continue };
-            let place = peer.name.socket();
-            if kept.contains(&id) || routed.contains(&id) {
-                still.insert(id);
+            let address = peer.name.socket();
+            if referenced.contains(&id) || routed.contains(&id) {
+                still_dead.insert(id);
                 continue;
             }
-            if let Some(ids) = self.by_address.get_mut(&place) {
+            if let Some(ids) = self.by_address.get_mut(&address) {
                 ids.retain(|other| *other != id);
                 if ids.is_empty() {
-                    self.by_address.remove(&place);
+                    self.by_address.remove(&address);
                 }
             }
             if let Some(record) = self.peers.get_mut(id as usize) {
@@ -200,7 +201,7 @@ impl State {
                 self.free_peers.push(id);
             }
         }
-        self.reap_at = 2 * still.len() + 64;
-        self.dead = still;
+        self.reap_at = 2 * still_dead.len() + 64;
+        self.dead = still_dead;
     }
 }

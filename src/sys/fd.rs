@@ -2,7 +2,6 @@
 //! The library's descriptors are never 0, 1 or 2. A program that has closed these still reads and prints, and its
 //! output must not go into a socket or a memory file of the library.
 
-use crate::sys::process;
 use parking_lot::Mutex;
 use rustix::fs::{Mode, OFlags, fcntl_getfl, open};
 use rustix::io::{Errno, fcntl_dupfd_cloexec};
@@ -58,8 +57,9 @@ fn flags(number: i32) -> Option<OFlags> {
 fn take() -> bool {
     let Some(mut all) = PLACEHOLDERS.try_lock_for(PATIENCE) else { return false };
     // The users of a parent are not in its child.
-    if all.process != process::pid() {
-        *all = Placeholders { process: process::pid(), users: 0, taken: all.taken };
+    let process = rustix::process::getpid().as_raw_nonzero().get();
+    if all.process != process {
+        *all = Placeholders { process, users: 0, taken: all.taken };
     }
     all.users += 1;
     // Every process has a root directory, whatever else is mounted.

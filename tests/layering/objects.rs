@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 const RECORDED: &[(&str, usize)] = &[
     ("hmem::cuda::core::Core", 2),
     ("io::Link", 2),
-    ("prov::tcp::rails::Rails", 2),
+    ("prov::tcp::rail::set::Rails", 2),
     ("prov::tcp::state::State", 12),
     ("prov::verbs::state::State", 14),
     ("rdm::state::State", 14),

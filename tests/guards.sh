@@ -170,7 +170,7 @@ guard_static_beside_rust() { # another static library in Rust, and the runtime t
 		'    std::thread::spawn(|| std::panic::catch_unwind(|| std::env::args().count() as i32).unwrap_or(0)).join().unwrap_or(0)' \
 		'}' >"$work/second.rs"
 	printf '#include <gdrfab.h>\nint second(void);\n%s\n' \
-		'int main(void) { gdrfab_info *i; return second() != 1 || gdrfab_getinfo(gdrfab_version(), 0, 0, 0, 0, &i) != 0; }' >"$work/both.c"
+		'int main(void) { gdrfab_info *i; return second() != 1 || gdrfab_getinfo(GDRFAB_VERSION, 0, 0, 0, 0, &i) != 0; }' >"$work/both.c"
 	for way in lto=fat lto=off; do
 		"${RUSTC:-rustc}" --edition 2024 --crate-type staticlib -O -C $way -o "$work/second.a" "$work/second.rs" || return 1
 		for linker in bfd gold lld; do

@@ -258,7 +258,7 @@ TEST(what_makes_no_sense_is_told)
 {
 	gdrfab_info *info = NULL;
 	faults("drop=never,refuse=register:1,nobody/drop=1,delay,short=0");
-	CHECK_EQ(gdrfab_getinfo(gdrfab_version(), NULL, NULL, 0, NULL, &info), -EINVAL);
+	CHECK_EQ(gdrfab_getinfo(GDRFAB_VERSION, NULL, NULL, 0, NULL, &info), -EINVAL);
 	CHECK(info == NULL);
 	static const char *const words[] = {"GDRFAB_FAULT", "drop=never", "nobody", "\"delay\"", "short=0"};
 	for (size_t i = 0; i < sizeof words / sizeof words[0]; i++)

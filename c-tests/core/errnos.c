@@ -621,7 +621,7 @@ TEST(address_vectors)
 	uint64_t index;
 	read_table();
 	hints->ep_type = GDRFAB_EP_RDM;
-	OK(gdrfab_getinfo(gdrfab_version(), NULL, NULL, 0, hints, &info));
+	OK(gdrfab_getinfo(GDRFAB_VERSION, NULL, NULL, 0, hints, &info));
 	OK(gdrfab_fabric_open(info, NULL, &fabric));
 	OK(gdrfab_domain_open(fabric, info, NULL, &domain));
 	gdrfab_av_attr attr = {.struct_size = sizeof attr, .flags = 1};

@@ -13,7 +13,7 @@ static inline const char *service(void)
 static inline gdrfab_info *get(const gdrfab_info *hints, uint64_t flags)
 {
 	gdrfab_info *info = NULL;
-	OK(gdrfab_getinfo(gdrfab_version(), node_name(), service(), flags, hints, &info));
+	OK(gdrfab_getinfo(GDRFAB_VERSION, node_name(), service(), flags, hints, &info));
 	CHECK(info != NULL);
 	return info;
 }

@@ -24,7 +24,7 @@ static gdrfab_info *foreign_info(uint32_t ep_type)
 	hints->ep_type = ep_type;
 	if (ep_type == GDRFAB_EP_MSG)
 		hints->prov_name = strcmp(provider(), "shm") == 0 ? tcp : shm;
-	OK(gdrfab_getinfo(gdrfab_version(), NULL, NULL, 0, hints, &info));
+	OK(gdrfab_getinfo(GDRFAB_VERSION, NULL, NULL, 0, hints, &info));
 	hints->prov_name = NULL;
 	gdrfab_freeinfo(hints);
 	return info;
@@ -125,7 +125,7 @@ TEST(a_close_that_is_refused_names_what_is_open)
 static gdrfab_info *found(const gdrfab_info *hints)
 {
 	gdrfab_info *info = NULL;
-	OK(gdrfab_getinfo(gdrfab_version(), NULL, NULL, 0, hints, &info));
+	OK(gdrfab_getinfo(GDRFAB_VERSION, NULL, NULL, 0, hints, &info));
 	return info;
 }
 
@@ -200,15 +200,15 @@ TEST(the_words_of_an_errno_are_said_once)
 	gdrfab_info *info = NULL, *hints = gdrfab_dupinfo(NULL);
 	/* The library reads the variable at its first use. */
 	setenv("GDRFAB_TCP_KEY_FILE", "/nonexistent/key", 1);
-	ONCE(gdrfab_getinfo(gdrfab_version(), "another.host.invalid", NULL, 0, NULL, &info));
+	ONCE(gdrfab_getinfo(GDRFAB_VERSION, "another.host.invalid", NULL, 0, NULL, &info));
 	hints->caps = GDRFAB_MSG | 1ull << 40;
-	ONCE(gdrfab_getinfo(gdrfab_version(), NULL, NULL, 0, hints, &info));
+	ONCE(gdrfab_getinfo(GDRFAB_VERSION, NULL, NULL, 0, hints, &info));
 	hints->caps = 0;
 	hints->domain_name = device;
-	ONCE(gdrfab_getinfo(gdrfab_version(), NULL, NULL, 0, hints, &info));
+	ONCE(gdrfab_getinfo(GDRFAB_VERSION, NULL, NULL, 0, hints, &info));
 	hints->domain_name = NULL;
 	hints->prov_name = nowhere;
-	if (gdrfab_getinfo(gdrfab_version(), NULL, NULL, 0, hints, &info) == 0)
+	if (gdrfab_getinfo(GDRFAB_VERSION, NULL, NULL, 0, hints, &info) == 0)
 		gdrfab_freeinfo(info);
 	else
 		ONCE(-ENODATA);
@@ -218,7 +218,7 @@ TEST(the_words_of_an_errno_are_said_once)
 	gdrfab_info by_tcp = {.struct_size = sizeof by_tcp, .prov_name = tcp};
 	gdrfab_fabric *fabric = NULL;
 	gdrfab_domain *domain = NULL;
-	OK(gdrfab_getinfo(gdrfab_version(), NULL, NULL, 0, &by_tcp, &info));
+	OK(gdrfab_getinfo(GDRFAB_VERSION, NULL, NULL, 0, &by_tcp, &info));
 	OK(gdrfab_fabric_open(info, NULL, &fabric));
 	ONCE(gdrfab_domain_open(fabric, info, NULL, &domain));
 	OK(gdrfab_fabric_close(fabric));
@@ -347,7 +347,7 @@ TEST(a_variable_with_a_slip_in_its_name_is_told_where_it_decides_security)
 	for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
 		gdrfab_info *info = NULL;
 		setenv(cases[i].name, "same", 1);
-		int rc = gdrfab_getinfo(gdrfab_version(), NULL, NULL, 0, NULL, &info);
+		int rc = gdrfab_getinfo(GDRFAB_VERSION, NULL, NULL, 0, NULL, &info);
 		if (rc != cases[i].rc)
 			test_wrong(__FILE__, __LINE__, "%s: %s%s", cases[i].name, test_number(rc), test_words(rc));
 		if (rc == 0)
@@ -356,7 +356,7 @@ TEST(a_variable_with_a_slip_in_its_name_is_told_where_it_decides_security)
 			test_wrong(__FILE__, __LINE__, "%s: %s", cases[i].name, gdrfab_last_error());
 		/* An empty variable counts as not set. */
 		setenv(cases[i].name, "", 1);
-		OK(gdrfab_getinfo(gdrfab_version(), NULL, NULL, 0, NULL, &info));
+		OK(gdrfab_getinfo(GDRFAB_VERSION, NULL, NULL, 0, NULL, &info));
 		gdrfab_freeinfo(info);
 		unsetenv(cases[i].name);
 	}

@@ -40,7 +40,7 @@ TEST(hints)
 	LATER(gdrfab_info) hints;
 	gdrfab_info *info = NULL;
 	memset(&hints, 0, sizeof hints);
-	SIZES(hints, gdrfab_getinfo(gdrfab_version(), NULL, "c-tests", 0, &hints.now, &info), 0);
+	SIZES(hints, gdrfab_getinfo(GDRFAB_VERSION, NULL, "c-tests", 0, &hints.now, &info), 0);
 	CHECK(info != NULL);
 	CHECK_EQ(info->struct_size, sizeof *info);
 	gdrfab_freeinfo(info);

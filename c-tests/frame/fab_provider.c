@@ -109,7 +109,7 @@ int provider_getinfo(const char *service, uint64_t flags, gdrfab_info *hints, gd
 	hints->prov_name = name;
 	/* A process in a network namespace of its own listens at another address than the other side. */
 	const char *own = flags & GDRFAB_SOURCE ? getenv("TEST_OWN_NODE") : NULL;
-	int result = gdrfab_getinfo(gdrfab_version(), own ? own : node_name(), service, flags, hints, info);
+	int result = gdrfab_getinfo(GDRFAB_VERSION, own ? own : node_name(), service, flags, hints, info);
 	hints->prov_name = before;
 	if (result == 0 && traits()->adapter && node_name() && !(flags & GDRFAB_GETINFO_ALL)) {
 		/* The list may be of another device, which offers something that this device lacks. */

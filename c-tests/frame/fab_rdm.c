@@ -120,7 +120,7 @@ static void find(struct self *s, const char *service, uint64_t flags)
 	hints.caps = GDRFAB_MSG | GDRFAB_TAGGED | GDRFAB_RMA | GDRFAB_MULTI_RECV;
 	hints.caps |= s->connected ? 0 : GDRFAB_DIRECTED_RECV | GDRFAB_SOURCE;
 	hints.mr_mode = GDRFAB_MR_VIRT_ADDR | GDRFAB_MR_PROV_KEY;
-	OK(gdrfab_getinfo(gdrfab_version(), NULL, service, flags, &hints, &list));
+	OK(gdrfab_getinfo(GDRFAB_VERSION, NULL, service, flags, &hints, &list));
 	s->info = gdrfab_dupinfo(of_device(list));
 	gdrfab_freeinfo(list);
 	CHECK(strcmp(s->info->prov_name, s->lanes) == 0);

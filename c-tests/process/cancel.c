@@ -179,7 +179,7 @@ static void *goes_on(void *arg)
 		OK(PENDING(gdrfab_mr_close(mr)));
 		OK(PENDING(gdrfab_mem_free(n->domain, at)));
 		gdrfab_info *info;
-		CHECK(PENDING(gdrfab_getinfo(gdrfab_version(), NULL, NULL, ~0ull, NULL, &info)) < 0);
+		CHECK(PENDING(gdrfab_getinfo(GDRFAB_VERSION, NULL, NULL, ~0ull, NULL, &info)) < 0);
 		barrier(n);
 	}
 	return n;

@@ -36,7 +36,7 @@ __attribute__((constructor)) static void probe(int argc, char **argv)
 
 	if (argc != 3 || strcmp(argv[1], "--probe") != 0)
 		return;
-	if (gdrfab_getinfo(gdrfab_version(), NULL, NULL, 0, NULL, &info) == -EINVAL)
+	if (gdrfab_getinfo(GDRFAB_VERSION, NULL, NULL, 0, NULL, &info) == -EINVAL)
 		found |= REFUSED;
 	gdrfab_freeinfo(info);
 	found |= (is_mapped(argv[2]) ? LOADED : 0) | (getauxval(AT_SECURE) ? SECURE : 0);
@@ -84,7 +84,7 @@ static void getinfo_refuses(const char *name, const char *value)
 	CHECK(child >= 0);
 	if (child == 0) {
 		setenv(name, value, 1);
-		int rc = gdrfab_getinfo(gdrfab_version(), NULL, NULL, 0, NULL, &info);
+		int rc = gdrfab_getinfo(GDRFAB_VERSION, NULL, NULL, 0, NULL, &info);
 		const char *words = gdrfab_last_error();
 		if (rc != -EINVAL || !strstr(words, name) || !strstr(words, value)) {
 			printf("%s=%s: getinfo is %d: %s\n", name, value, rc, words);
@@ -119,7 +119,7 @@ TEST(values_that_a_variable_cannot_have_are_refused)
 	gdrfab_info *info;
 	setenv("GDRFAB_SPIN_US", "", 1);
 	setenv("GDRFAB_NO_SUCH_VARIABLE", "nonsense", 1);
-	OK(gdrfab_getinfo(gdrfab_version(), NULL, NULL, 0, NULL, &info));
+	OK(gdrfab_getinfo(GDRFAB_VERSION, NULL, NULL, 0, NULL, &info));
 	gdrfab_freeinfo(info);
 }
 

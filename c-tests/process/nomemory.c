@@ -233,7 +233,7 @@ static void open_side(struct side *s, const char *prov, bool rdm)
 	gdrfab_mr_info told = {.struct_size = sizeof told};
 	void *memory;
 	static char text[4096];
-	STEP(gdrfab_getinfo(gdrfab_version(), NULL, NULL, 0, hints, &s->info));
+	STEP(gdrfab_getinfo(GDRFAB_VERSION, NULL, NULL, 0, hints, &s->info));
 	STEP(gdrfab_tostr(s->info, GDRFAB_TYPE_INFO, text, sizeof text));
 	STEP(gdrfab_fabric_open(s->info, NULL, &s->fabric));
 	STEP(gdrfab_eq_open(s->fabric, NULL, NULL, &s->eq));

@@ -336,7 +336,7 @@ static void open_side(struct side *s, const char *service)
 	hints.ep_type = rdm ? GDRFAB_EP_RDM : GDRFAB_EP_MSG;
 	hints.mr_mode = GDRFAB_MR_LOCAL | GDRFAB_MR_VIRT_ADDR | GDRFAB_MR_PROV_KEY;
 	hints.progress = s == &sides[0] ? GDRFAB_PROGRESS_AUTO : GDRFAB_PROGRESS_MANUAL;
-	STEP(gdrfab_getinfo(gdrfab_version(), NULL, service, service ? GDRFAB_SOURCE : 0, &hints, &s->info));
+	STEP(gdrfab_getinfo(GDRFAB_VERSION, NULL, service, service ? GDRFAB_SOURCE : 0, &hints, &s->info));
 	STEP(gdrfab_fabric_open(s->info, NULL, &s->fabric));
 	STEP(gdrfab_eq_open(s->fabric, NULL, NULL, &s->eq));
 	STEP(gdrfab_domain_open(s->fabric, s->info, NULL, &s->domain));

@@ -125,7 +125,7 @@ TEST(nor_does_the_thread_of_a_driver)
 static void provoke_a_line(void)
 {
 	gdrfab_info *info = NULL;
-	CHECK(gdrfab_getinfo(gdrfab_version(), NULL, NULL, ~0ull, NULL, &info) < 0);
+	CHECK(gdrfab_getinfo(GDRFAB_VERSION, NULL, NULL, ~0ull, NULL, &info) < 0);
 	gdrfab_freeinfo(info);
 }
 

@@ -57,7 +57,7 @@ static void open_other(struct card *c, const struct self *first)
 	s->lanes = first->lanes, s->w = first->w, s->rank = first->rank, s->count = first->count;
 	hints.struct_size = sizeof hints, hints.prov_name = (char *)s->lanes, hints.ep_type = GDRFAB_EP_RDM;
 	hints.caps = first->info->caps, hints.mr_mode = GDRFAB_MR_VIRT_ADDR | GDRFAB_MR_PROV_KEY;
-	OK(gdrfab_getinfo(gdrfab_version(), NULL, NULL, 0, &hints, &list));
+	OK(gdrfab_getinfo(GDRFAB_VERSION, NULL, NULL, 0, &hints, &list));
 	for (at = list; at && strcmp(at->domain_name, first->info->domain_name) == 0; at = at->next)
 		;
 	if (!at) {

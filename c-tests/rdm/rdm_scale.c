@@ -50,7 +50,7 @@ static void open_side(struct side *s, const char *lanes)
 	hints.struct_size = sizeof hints, hints.ep_type = GDRFAB_EP_RDM, hints.prov_name = (char *)lanes;
 	hints.caps = GDRFAB_MSG | GDRFAB_TAGGED | GDRFAB_DIRECTED_RECV | GDRFAB_SOURCE;
 	hints.mr_mode = GDRFAB_MR_VIRT_ADDR | GDRFAB_MR_PROV_KEY;
-	OK(gdrfab_getinfo(gdrfab_version(), NULL, NULL, 0, &hints, &s->info));
+	OK(gdrfab_getinfo(GDRFAB_VERSION, NULL, NULL, 0, &hints, &s->info));
 	OK(gdrfab_fabric_open(s->info, NULL, &s->fabric));
 	OK(gdrfab_domain_open(s->fabric, s->info, NULL, &s->domain));
 	attr.struct_size = sizeof attr, attr.size = 100, attr.format = GDRFAB_CQ_FORMAT_TAGGED;

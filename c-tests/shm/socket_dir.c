@@ -109,7 +109,7 @@ static struct opened open_shm(void)
 	struct opened o;
 	gdrfab_info *hints = gdrfab_dupinfo(NULL);
 	hints->prov_name = strdup("shm");
-	OK(gdrfab_getinfo(gdrfab_version(), NULL, address, GDRFAB_SOURCE, hints, &o.info));
+	OK(gdrfab_getinfo(GDRFAB_VERSION, NULL, address, GDRFAB_SOURCE, hints, &o.info));
 	gdrfab_freeinfo(hints);
 	OK(gdrfab_fabric_open(o.info, NULL, &o.fabric));
 	OK(gdrfab_eq_open(o.fabric, NULL, NULL, &o.eq));

@@ -44,7 +44,7 @@ static void listen_at(struct node *n, const char *host, const char *service, cha
 	gdrfab_info *hints = hints_new(n->setup);
 	static char tcp[] = "tcp";
 	hints->prov_name = tcp;
-	int rc = gdrfab_getinfo(gdrfab_version(), host, service, GDRFAB_SOURCE, hints, &n->info);
+	int rc = gdrfab_getinfo(GDRFAB_VERSION, host, service, GDRFAB_SOURCE, hints, &n->info);
 	hints->prov_name = NULL;
 	gdrfab_freeinfo(hints);
 	OK(rc);
@@ -185,7 +185,7 @@ TEST(an_interface_that_does_not_exist_is_named)
 	gdrfab_info *hints = hints_new(n.setup);
 	static char tcp[] = "tcp";
 	hints->prov_name = tcp;
-	int rc = gdrfab_getinfo(gdrfab_version(), NULL, NULL, GDRFAB_SOURCE, hints, &n.info);
+	int rc = gdrfab_getinfo(GDRFAB_VERSION, NULL, NULL, GDRFAB_SOURCE, hints, &n.info);
 	hints->prov_name = NULL;
 	gdrfab_freeinfo(hints);
 	if (rc == 0) {

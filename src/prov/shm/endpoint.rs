@@ -459,18 +459,18 @@ impl prov::Endpoint for Endpoint {
         }
         let Some(conn) = s.conn.as_deref_mut() else { return Err(s.not_connected()) };
         let link = conn.link.clone();
-        let place = conn.remotes.inspect(&link, key)?;
+        let region = conn.remotes.inspect(&link, key)?;
         conn.ask_for_files();
-        let refusals = conn.remotes.refusals(&link, &place);
+        let refusals = conn.remotes.refusals(&link, &region);
         let text = format!(
             "to the peer's region {key:#x} of {} bytes ({}): {}\n{}",
-            place.len,
+            region.len,
             link.place(),
-            place.path.words(),
-            conn.remotes.words(&link, &place)
+            region.path.words(),
+            conn.remotes.words(&link, &region)
         );
         let paths = refusals.possible();
-        Ok(PathReport { path: place.path, paths, offered: place.offered, refusals, short: None, text })
+        Ok(PathReport { path: region.path, paths, offered: region.offered, refusals, short: None, text })
     }
 
     fn stats(&self) -> Stats {

@@ -42,23 +42,23 @@ fn chunk_size(len: usize, path: Paths) -> usize {
 }
 
 /// Offers a large operation to the target and copies this side's part. `None`: the operation is not one to share.
-pub fn start(state: &mut State, domain: &Domain, job: &RmaJob, place: &RemoteRegion, offset: u64) -> Result<Option<Step>> {
+pub fn start(state: &mut State, domain: &Domain, job: &RmaJob, region: &RemoteRegion, offset: u64) -> Result<Option<Step>> {
     let ([local], config) = (job.local.as_slice(), config::get()) else { return Ok(None) };
-    if local.len() < config.coop_min.max(2 * TAIL) || !state.options.coop.is_on() || place.more.is_some() {
+    if local.len() < config.coop_min.max(2 * TAIL) || !state.options.coop.is_on() || region.more.is_some() {
         return Ok(None);
     }
     let Some(conn) = state.conn.as_deref_mut() else { return Ok(None) };
     let len = local.len() - TAIL;
     let (local, tail) = (&local.part(0, len), local.part(len, TAIL));
-    let chunk = chunk_size(len, place.path);
+    let chunk = chunk_size(len, region.path);
     let (file, file_offset) = domain.regions.lock().shared_place(job.desc, *local).unwrap_or((0, 0));
-    let mut words = [0, place.key, place.base + offset, len as u64, chunk as u64, local.addr() as u64, file, file_offset];
+    let mut words = [0, region.key, region.base + offset, len as u64, chunk as u64, local.addr() as u64, file, file_offset];
     let Some(mut claim) = Claim::offer(conn, state.options.coop, kind::COOP, job.dir, len.div_ceil(chunk) as u32, len, &mut words)? else {
         return Ok(None);
     };
-    let failed = claim.copy_front(conn, |conn, i| copy_chunk(conn, place, job.dir, local, offset, chunk, i));
-    state.stats.moved(place.path, len + TAIL);
-    let what = CopyWork::One { place: place.clone(), local: *local, tail, offset, chunk };
+    let failed = claim.copy_front(conn, |conn, i| copy_chunk(conn, region, job.dir, local, offset, chunk, i));
+    state.stats.moved(region.path, len + TAIL);
+    let what = CopyWork::One { region: region.clone(), local: *local, tail, offset, chunk };
     let shared = SharedCopy {
         end: job.end,
         dir: job.dir,
@@ -79,64 +79,64 @@ pub fn start(state: &mut State, domain: &Domain, job: &RmaJob, place: &RemoteReg
 }
 
 /// Copies chunk `i`, around the cache if the whole operation is large.
-fn copy_chunk(conn: &mut Conn, place: &RemoteRegion, dir: Dir, local: &Iov, offset: u64, chunk: usize, i: u32) -> Result<()> {
+fn copy_chunk(conn: &mut Conn, region: &RemoteRegion, dir: Dir, local: &Iov, offset: u64, chunk: usize, i: u32) -> Result<()> {
     let at = i as usize * chunk;
     let n = chunk.min(local.len() - at);
-    if place.path == Paths::DIRECT && local.len() >= config::get().nt_threshold {
+    if region.path == Paths::DIRECT && local.len() >= config::get().nt_threshold {
         let busy = conn.link.mine.busy();
-        if !conn.gate.enter(busy, &conn.link.table.entry(place.index).gate, place.generation, place.index) {
-            conn.remotes.evict(place.key);
-            return Err(no_such_key(place.key));
+        if !conn.gate.enter(busy, &conn.link.table.entry(region.index).gate, region.generation, region.index) {
+            conn.remotes.evict(region.key);
+            return Err(no_such_key(region.key));
         }
-        let (there, here) = (place.one.here() + offset as usize + at, local.part(at, n));
+        let (there, here) = (region.one.here() + offset as usize + at, local.part(at, n));
         let (to, from) = if dir == Dir::Write { (there, here.addr()) } else { (here.addr(), there) };
         // SAFETY: `here` is the caller's buffer, which stays until completion. The remote side was bounds-checked, in the mapping
-        // that `place` holds.
+        // that `region` holds.
         unsafe { copy::copy_streaming(to as *mut u8, from as *const u8, here.len()) };
         conn.gate.leave(busy);
         return Ok(());
     }
-    copy_now(conn, place, dir, std::slice::from_ref(local), at, offset + at as u64, n, false)
+    copy_now(conn, region, dir, std::slice::from_ref(local), at, offset + at as u64, n, false)
 }
 
 /// Ends a shared operation after the helper's report. If the helper failed, its part is copied again here; if this side's part failed
 /// before, that error is the result.
 pub fn finish(state: &mut State, shared: &SharedCopy, status: u16) -> Result<()> {
-    let CopyWork::One { place, local, tail, offset, chunk } = &shared.what else { return Ok(()) };
+    let CopyWork::One { region, local, tail, offset, chunk } = &shared.what else { return Ok(()) };
     if let Some(e) = &shared.failed {
         return Err(e.clone());
     }
     let conn = state.conn.as_deref_mut().ok_or_else(gone)?;
     if status != 0 {
         for i in shared.front..shared.chunks {
-            copy_chunk(conn, place, shared.dir, local, *offset, *chunk, i)?;
+            copy_chunk(conn, region, shared.dir, local, *offset, *chunk, i)?;
         }
     } else {
         let helped = local.len().saturating_sub(shared.front as usize * chunk);
         state.stats.bytes_helped += helped as u64;
     }
     let whole = local.len() + TAIL;
-    copy_now(conn, place, shared.dir, &[*tail], 0, offset + local.len() as u64, TAIL, true)?;
-    notify(conn, shared.dir, shared.data, whole, &[(place.key, place.event, whole)]);
+    copy_now(conn, region, shared.dir, &[*tail], 0, offset + local.len() as u64, TAIL, true)?;
+    notify(conn, shared.dir, shared.data, whole, &[(region.key, region.event, whole)]);
     Ok(())
 }
 
 /// True if the peer's pages that ending a shared operation may touch are present.
 pub fn pages_are_present(reach: &mut Reach, shared: &SharedCopy) -> bool {
-    let CopyWork::One { place, local, offset, .. } = &shared.what else { return true };
-    if place.path != Paths::CMA {
+    let CopyWork::One { region, local, offset, .. } = &shared.what else { return true };
+    if region.path != Paths::CMA {
         return true;
     }
-    let whole = place.walk(*offset, local.len() + TAIL).map(|(run, n)| (run.addr, n));
+    let whole = region.walk(*offset, local.len() + TAIL).map(|(run, n)| (run.addr, n));
     reach.has(attach_of(shared.dir), whole)
 }
 
 /// The whole operation as a new job, which takes the path that the region has now.
 pub fn again(shared: &SharedCopy) -> Option<RmaJob> {
-    let CopyWork::One { place, local, tail, offset, .. } = &shared.what else { return None };
+    let CopyWork::One { region, local, tail, offset, .. } = &shared.what else { return None };
     let total = local.len() + tail.len();
     let mut remote = [RmaIov::default(); IOV_LIMIT];
-    remote[0] = RmaIov { addr: place.base + offset, len: total, key: place.key };
+    remote[0] = RmaIov { addr: region.base + offset, len: total, key: region.key };
     Some(RmaJob {
         site: Site::HOST,
         stream_after: 0,

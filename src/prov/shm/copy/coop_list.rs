@@ -71,7 +71,7 @@ pub fn start(
     state: &mut State,
     dir: Dir,
     list: &List,
-    places: &[RemoteRegion],
+    regions: &[RemoteRegion],
     end: Ending,
     data: Option<u64>,
     events: &[(u64, bool, usize)],
@@ -91,7 +91,7 @@ pub fn start(
     };
     let mut block = 0;
     let failed = claim.copy_front(conn, |conn, i| {
-        attach(conn, list, places, dir, runs(i, per, all)).map_err(|(at, why)| {
+        attach(conn, list, regions, dir, runs(i, per, all)).map_err(|(at, why)| {
             block = at;
             why
         })
@@ -101,7 +101,7 @@ pub fn start(
         Some(status) => {
             let ended = match failed {
                 Some(why) => Err((block, why)),
-                None => end_of(state, list, places, dir, rest(claim.front, per, all), status),
+                None => end_of(state, list, regions, dir, rest(claim.front, per, all), status),
             };
             if let Err((block, why)) = ended {
                 return Ok(Some(Native::Failed(block, why)));
@@ -112,7 +112,7 @@ pub fn start(
         }
         None => {
             let failed = failed.map(|why| with_position(list, block, why));
-            let what = CopyWork::List(SharedListCopy { list: kept, places: places.to_vec(), _rows: rows, per, events: events.to_vec() });
+            let what = CopyWork::List(SharedListCopy { list: kept, regions: regions.to_vec(), _rows: rows, per, events: events.to_vec() });
             let shared = SharedCopy { end, dir, data, chunks, front: claim.front, failed, what };
             conn.coop += 1;
             conn.slots.launch(claim.slot, Flight::Coop(Box::new(shared)));
@@ -125,7 +125,7 @@ pub fn start(
 fn end_of(
     state: &mut State,
     list: &List,
-    places: &[RemoteRegion],
+    regions: &[RemoteRegion],
     dir: Dir,
     rest: Range<usize>,
     status: u16,
@@ -135,17 +135,17 @@ fn end_of(
         return Ok(());
     }
     let conn = state.conn.as_deref_mut().ok_or_else(|| (0, gone()))?;
-    attach(conn, list, places, dir, rest)
+    attach(conn, list, regions, dir, rest)
 }
 
 /// Ends a shared list after the helper's report. The caller has checked that the ring has room for the notices.
 pub fn finish(state: &mut State, shared: &SharedCopy, status: u16) -> Result<()> {
-    let CopyWork::List(SharedListCopy { list, places, per, events, .. }) = &shared.what else { return Ok(()) };
+    let CopyWork::List(SharedListCopy { list, regions, per, events, .. }) = &shared.what else { return Ok(()) };
     if let Some(why) = &shared.failed {
         return Err(why.clone());
     }
     let rest = rest(shared.front, *per, list.runs.len());
-    end_of(state, list, places, shared.dir, rest, status).map_err(|(block, why)| with_position(list, block, why))?;
+    end_of(state, list, regions, shared.dir, rest, status).map_err(|(block, why)| with_position(list, block, why))?;
     let conn = state.conn.as_deref_mut().ok_or_else(gone)?;
     notify(conn, shared.dir, shared.data, list.total, events);
     Ok(())
@@ -160,7 +160,7 @@ fn with_position(list: &List, block: usize, why: Error) -> Error {
 
 /// True if the peer's pages that ending a shared list may touch are present.
 pub fn listed_pages_are_present(reach: &mut Reach, dir: Dir, work: &SharedListCopy) -> bool {
-    pages_are_present(reach, &work.list, &work.places, dir)
+    pages_are_present(reach, &work.list, &work.regions, dir)
 }
 
 /// Target's side: accepts a list that the peer offers. A list that this side cannot copy is left to the initiator, without an error.

@@ -23,14 +23,14 @@ use crate::sync::gate;
 use crate::sync::primitive::Ordering;
 
 /// Starts an operation on all its regions by a device's driver. `None`: the CPU can carry it out.
-pub fn start(conn: &mut Conn, domain: &Domain, job: &mut RmaJob, places: &mut Vec<(RemoteRegion, u64)>) -> Result<Option<Step>> {
-    let remote = places.iter().find(|(p, _)| p.path == Paths::IPC).map(|(p, _)| p.site);
+pub fn start(conn: &mut Conn, domain: &Domain, job: &mut RmaJob, regions: &mut Vec<(RemoteRegion, u64)>) -> Result<Option<Step>> {
+    let remote = regions.iter().find(|(p, _)| p.path == Paths::IPC).map(|(p, _)| p.site);
     let site = match remote {
         None if job.site.is_host() => return Ok(None),
         Some(remote) if job.site.is_host() => remote,
         _ => job.site,
     };
-    if conn.devices.held.count_ones() as usize + places.len() > FLIGHTS {
+    if conn.devices.held.count_ones() as usize + regions.len() > FLIGHTS {
         return Ok(Some(Step::Blocked));
     }
     let Some(at) = conn.devices.stream_for(site)? else { return Ok(Some(Step::Blocked)) };
@@ -49,15 +49,15 @@ pub fn start(conn: &mut Conn, domain: &Domain, job: &mut RmaJob, places: &mut Ve
     // A run of no bytes posts no copy: the operation is over when the copies before it are.
     let mut outcome = Ok(conn.devices.flights.back().map_or(0, |f| f.ticket));
     let mut done = 0;
-    for ((place, offset), r) in places.iter().zip(job.remote()) {
+    for ((region, offset), r) in regions.iter().zip(job.remote()) {
         outcome = outcome.and_then(|last| {
-            words |= enter(conn, place)?;
-            if place.site.is_host() {
-                place.extents().iter().for_each(|extent| extent.pin(site));
+            words |= enter(conn, region)?;
+            if region.site.is_host() {
+                region.extents().iter().for_each(|extent| extent.pin(site));
             }
             // SAFETY: the caller promised by `Iov::new` that local pieces are memory until the completion. The remote ones lie in
-            // mappings that `places` holds: until the stream's end if this fails, else as long as the copy is in flight.
-            unsafe { post(conn, at, job, local, place, *offset, done, r.len, last) }
+            // mappings that `regions` holds: until the stream's end if this fails, else as long as the copy is in flight.
+            unsafe { post(conn, at, job, local, region, *offset, done, r.len, last) }
         });
         if outcome.is_err() {
             break;
@@ -66,9 +66,9 @@ pub fn start(conn: &mut Conn, domain: &Domain, job: &mut RmaJob, places: &mut Ve
     }
     match outcome {
         Ok(ticket) => {
-            let events = places.iter().zip(job.remote()).map(|((p, _), r)| (p.key, p.event, r.len)).collect();
+            let events = regions.iter().zip(job.remote()).map(|((p, _), r)| (p.key, p.event, r.len)).collect();
             let data = job.has_data().then_some(job.data);
-            let (_places, _owned) = (std::mem::take(places), job.owned.take());
+            let (_places, _owned) = (std::mem::take(regions), job.owned.take());
             conn.devices.flights.push_back(DeviceCopy { ticket, end: job.end, words, dir: job.dir, data, events, _places, _owned });
             Ok(Some(Step::InFlight))
         }
@@ -92,13 +92,13 @@ pub fn start_list(
     dir: Dir,
     list: &List,
     name: Option<u64>,
-    mut places: Vec<RemoteRegion>,
+    mut regions: Vec<RemoteRegion>,
     end: Ending,
     data: Option<u64>,
     events: Vec<(u64, bool, usize)>,
 ) -> Result<Native> {
-    let site = if local.is_host() { places[0].site } else { local };
-    if conn.devices.held.count_ones() as usize + places.len() > FLIGHTS {
+    let site = if local.is_host() { regions[0].site } else { local };
+    if conn.devices.held.count_ones() as usize + regions.len() > FLIGHTS {
         return Ok(Native::Blocked);
     }
     let Some(at) = conn.devices.stream_for(site)? else { return Ok(Native::Blocked) };
@@ -108,16 +108,16 @@ pub fn start_list(
     if let Some(stream) = conn.devices.after {
         conn.devices.streams[at].stream.after(stream)?;
     }
-    let (mut words, mut kept) = (0, Vec::with_capacity(places.len()));
+    let (mut words, mut kept) = (0, Vec::with_capacity(regions.len()));
     let mut failed = None;
-    for (i, place) in places.iter().enumerate() {
-        let ready = enter(conn, place).and_then(|word| {
+    for (i, region) in regions.iter().enumerate() {
+        let ready = enter(conn, region).and_then(|word| {
             words |= word;
-            if place.site.is_host() {
-                place.extents().iter().for_each(|extent| extent.pin(site));
+            if region.site.is_host() {
+                region.extents().iter().for_each(|extent| extent.pin(site));
             }
-            let all = place.walk(0, place.len as usize);
-            all.map(|(there, _)| there).try_for_each(|there| check_identity(place.site, there.here, there.id))
+            let all = region.walk(0, region.len as usize);
+            all.map(|(there, _)| there).try_for_each(|there| check_identity(region.site, there.here, there.id))
         });
         if let Err(e) = ready {
             let block = list.runs.iter().find(|r| r.pair as usize == i).map_or(0, |r| r.first as usize);
@@ -131,10 +131,10 @@ pub fn start_list(
         return Ok(Native::Failed(block, e));
     }
     // SAFETY: the C caller promised that local blocks stay until the completion. The remote ones lie in mappings that the copy in
-    // flight holds, or `places` until the stream's end.
-    match unsafe { post_blocks(conn, domain, at, local, dir, list, name, &places) } {
+    // flight holds, or `regions` until the stream's end.
+    match unsafe { post_blocks(conn, domain, at, local, dir, list, name, &regions) } {
         Ok(ticket) => {
-            kept.extend(places.drain(..).map(|p| (p, 0)));
+            kept.extend(regions.drain(..).map(|p| (p, 0)));
             conn.devices.flights.push_back(DeviceCopy { ticket, end, words, dir, data, events, _places: kept, _owned: None });
             Ok(Native::Flying)
         }
@@ -165,11 +165,11 @@ unsafe fn post_blocks(
     dir: Dir,
     list: &List,
     name: Option<u64>,
-    places: &[RemoteRegion],
+    regions: &[RemoteRegion],
 ) -> std::result::Result<u64, (usize, Error)> {
     if let Some(name) = name
         && list.pairs.iter().all(|p| domain.local_pieces(p.desc).is_ok())
-        && places.iter().all(|p| p.one.stays_reachable())
+        && regions.iter().all(|p| p.one.stays_reachable())
     {
         // SAFETY: the caller promises that both sides stay. Blocks and regions are those that were posted under the name.
         let again = unsafe { conn.devices.streams[at].stream.post_again(name) };
@@ -178,26 +178,26 @@ unsafe fn post_blocks(
         }
     }
     let write = dir == Dir::Write;
-    let how = match (local.is_host(), places[0].site.is_host(), write) {
+    let how = match (local.is_host(), regions[0].site.is_host(), write) {
         (false, false, _) => hmem::Dir::Within,
         (true, _, true) | (false, _, false) => hmem::Dir::ToDevice,
         _ => hmem::Dir::FromDevice,
     };
-    let reached = are_reached(conn, domain, at, local, list, places);
-    let name = if reached && list.runs.len() <= COPIES { conn.devices.keep(list.number, dir, places) } else { 0 };
+    let reached = are_reached(conn, domain, at, local, list, regions);
+    let name = if reached && list.runs.len() <= COPIES { conn.devices.keep(list.number, dir, regions) } else { 0 };
     let stream = &mut conn.devices.streams[at].stream;
     let mut ticket = conn.devices.flights.back().map_or(0, |f| f.ticket);
     let mut copies: Vec<Copy> = Vec::with_capacity(list.runs.len().min(COPIES));
     let mut first = 0;
     for (i, run) in list.runs.iter().enumerate() {
-        let place = &places[run.pair as usize];
+        let region = &regions[run.pair as usize];
         let mut here = run.buf() as u64;
-        if place.more.is_none() {
-            let there = place.one.here() as u64 + (run.addr - place.base);
+        if region.more.is_none() {
+            let there = region.one.here() as u64 + (run.addr - region.base);
             let (to, from) = if write { (there, here) } else { (here, there) };
             copies.push(Copy { dir: how, to, from, len: run.len() });
         } else {
-            for (there, n) in place.walk(run.addr - place.base, run.len()) {
+            for (there, n) in region.walk(run.addr - region.base, run.len()) {
                 let (to, from) = if write { (there.here as u64, here) } else { (here, there.here as u64) };
                 copies.push(Copy { dir: how, to, from, len: n });
                 here += n as u64;
@@ -222,7 +222,7 @@ fn failed_block(runs: &[Run], e: Error) -> (usize, Error) {
 }
 
 /// True if a kernel of the stream's device can access all memory of both sides.
-fn are_reached(conn: &mut Conn, domain: &Domain, at: usize, local: Site, list: &List, places: &[RemoteRegion]) -> bool {
+fn are_reached(conn: &mut Conn, domain: &Domain, at: usize, local: Site, list: &List, regions: &[RemoteRegion]) -> bool {
     let site = conn.devices.streams[at].site;
     let Ok(up) = hmem::get(site.iface) else { return false };
     let known = &mut conn.devices.reached;
@@ -231,7 +231,7 @@ fn are_reached(conn: &mut Conn, domain: &Domain, at: usize, local: Site, list: &
     }
     // Generations and descriptors are never used again for other memory, so cached answers stay true. A peer's region may be mapped
     // elsewhere later, so its mappings are part of the cache's key.
-    let theirs = places.iter().all(|p| {
+    let theirs = regions.iter().all(|p| {
         let ask = || p.walk(0, p.len as usize).all(|(there, n)| up.reaches(site.device, there.here as u64, n as u64));
         p.extents().iter().all(|e| e.stays_reachable())
             && *known.entry((site.device, p.key, p.generation, p.mapping_hash())).or_insert_with(ask)
@@ -248,18 +248,18 @@ fn are_reached(conn: &mut Conn, domain: &Domain, at: usize, local: Site, list: &
 
 /// Checks that this process need not call a driver: only copies between device memory and device memory can be made by the copier
 /// process.
-pub fn check_no_driver(job: &RmaJob, places: &[(RemoteRegion, u64)]) -> Result<()> {
-    let on_devices = places.iter().filter(|(p, _)| p.path == Paths::IPC).count();
+pub fn check_no_driver(job: &RmaJob, regions: &[(RemoteRegion, u64)]) -> Result<()> {
+    let on_devices = regions.iter().filter(|(p, _)| p.path == Paths::IPC).count();
     match (job.site.is_host(), on_devices) {
         (true, 0) => Ok(()),
-        (false, n) if n == places.len() => Ok(()),
+        (false, n) if n == regions.len() => Ok(()),
         (true, _) => Err(needs_driver("host memory is copied to or from a peer's device memory")),
         (false, _) => Err(needs_driver("device memory is copied to or from memory that is reached through the host")),
     }
 }
 
 /// Takes a word of the segment for a copy in the peer's region, and checks that the region is still open.
-fn enter(conn: &mut Conn, place: &RemoteRegion) -> Result<FlightBits> {
+fn enter(conn: &mut Conn, region: &RemoteRegion) -> Result<FlightBits> {
     let devices = &mut conn.devices;
     let k = (!devices.held).trailing_zeros() as usize;
     if k >= FLIGHTS {
@@ -268,12 +268,12 @@ fn enter(conn: &mut Conn, place: &RemoteRegion) -> Result<FlightBits> {
     // A number in the high half lets the peer tell this copy from the next one in the same region.
     devices.turn = devices.turn.wrapping_add(1);
     let word = conn.link.mine.flight(k);
-    word.store((u64::from(place.index) + 1) | (u64::from(devices.turn) << 32), Ordering::SeqCst);
+    word.store((u64::from(region.index) + 1) | (u64::from(devices.turn) << 32), Ordering::SeqCst);
     gate::light(conn.link.fences);
-    if conn.link.table.entry(place.index).gate.load(Ordering::Acquire) != place.generation {
+    if conn.link.table.entry(region.index).gate.load(Ordering::Acquire) != region.generation {
         word.store(0, Ordering::Release);
-        conn.remotes.evict(place.key);
-        return Err(no_such_key(place.key));
+        conn.remotes.evict(region.key);
+        return Err(no_such_key(region.key));
     }
     devices.held |= 1 << k;
     Ok(1 << k)
@@ -289,23 +289,23 @@ unsafe fn post(
     at: usize,
     job: &RmaJob,
     local: &[Iov],
-    place: &RemoteRegion,
+    region: &RemoteRegion,
     offset: u64,
     skip: usize,
     len: usize,
     last: u64,
 ) -> Result<u64> {
     let (write, mut done) = (job.dir == Dir::Write, skip);
-    let how = match (job.site.is_host(), place.site.is_host(), write) {
+    let how = match (job.site.is_host(), region.site.is_host(), write) {
         (false, false, _) => hmem::Dir::Within,
-        (true, _, true) | (false, _, false) if job.site.is_host() != place.site.is_host() => hmem::Dir::ToDevice,
+        (true, _, true) | (false, _, false) if job.site.is_host() != region.site.is_host() => hmem::Dir::ToDevice,
         _ => hmem::Dir::FromDevice,
     };
     let stream = &mut conn.devices.streams[at].stream;
     let fault = |e: Error| Error::coded(e.errno, Code::Fault, e.words);
     let mut ticket = last;
-    for (there, run) in place.walk(offset, len) {
-        check_identity(place.site, there.here, there.id).map_err(fault)?;
+    for (there, run) in region.walk(offset, len) {
+        check_identity(region.site, there.here, there.id).map_err(fault)?;
         let mut here = there.here as u64;
         for part in parts(local, done, run) {
             let (to, from) = if write { (here, part.addr() as u64) } else { (part.addr() as u64, here) };

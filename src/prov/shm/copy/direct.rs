@@ -23,7 +23,7 @@ use crate::sys::space::{Attach, Piece, Reach, piece};
 #[allow(clippy::too_many_arguments)]
 pub fn copy_now(
     conn: &mut Conn,
-    place: &RemoteRegion,
+    region: &RemoteRegion,
     dir: Dir,
     local: &[Iov],
     skip: usize,
@@ -32,19 +32,19 @@ pub fn copy_now(
     deliver: bool,
 ) -> Result<()> {
     let busy = conn.link.mine.busy();
-    if !conn.gate.enter(busy, &conn.link.table.entry(place.index).gate, place.generation, place.index) {
-        conn.remotes.evict(place.key);
-        return Err(no_such_key(place.key));
+    if !conn.gate.enter(busy, &conn.link.table.entry(region.index).gate, region.generation, region.index) {
+        conn.remotes.evict(region.key);
+        return Err(no_such_key(region.key));
     }
-    let result = match place.path {
+    let result = match region.path {
         Paths::DIRECT => {
             let (mut at, from) = (skip, config::get().nt_threshold);
             let streaming = if len >= from { 0 } else { usize::MAX };
-            for (there, run) in place.walk(offset, len) {
+            for (there, run) in region.walk(offset, len) {
                 let mut here = there.here;
                 for part in parts(local, at, run) {
                     let (to, from) = if dir == Dir::Write { (here, part.addr()) } else { (part.addr(), here) };
-                    // SAFETY: the part is local memory; the remote run was bounds-checked, and `place` holds the mapping that it
+                    // SAFETY: the part is local memory; the remote run was bounds-checked, and `region` holds the mapping that it
                     // lies in.
                     unsafe { copy::copy(to as *mut u8, from as *const u8, part.len(), streaming) };
                     here += part.len();
@@ -53,22 +53,22 @@ pub fn copy_now(
             }
             Ok(())
         }
-        _ => attach_run(&conn.reach, place, dir, local, skip, offset, len),
+        _ => attach_run(&conn.reach, region, dir, local, skip, offset, len),
     };
     if deliver {
         conn.gate.leave_delivered(busy)
     } else {
         conn.gate.leave(busy)
     }
-    result.map_err(|e| conn.attach_failed(place, e))
+    result.map_err(|e| conn.attach_failed(region, e))
 }
 
-fn attach_run(reach: &Reach, place: &RemoteRegion, dir: Dir, local: &[Iov], skip: usize, offset: u64, len: usize) -> Result<()> {
+fn attach_run(reach: &Reach, region: &RemoteRegion, dir: Dir, local: &[Iov], skip: usize, offset: u64, len: usize) -> Result<()> {
     if len == 0 {
         return Ok(());
     }
     let ours: Vec<Iov> = parts(local, skip, len).collect();
-    let theirs: Vec<Piece> = place.walk(offset, len).map(|(run, n)| piece(run.addr, n)).collect();
+    let theirs: Vec<Piece> = region.walk(offset, len).map(|(run, n)| piece(run.addr, n)).collect();
     let how = if dir == Dir::Write { Attach::Write } else { Attach::Read };
     reach.copy(how, &ours, &theirs)
 }

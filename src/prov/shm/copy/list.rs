@@ -18,13 +18,13 @@ use std::ops::Range;
 const MARK_BYTES: usize = 64 << 20;
 const MARK_RUNS: usize = 16 << 10;
 
-/// Sets the busy mark for all regions at once. `Err`: the index in `places` of a region that is closed.
-fn enter(conn: &mut Conn, places: &[RemoteRegion]) -> std::result::Result<(), usize> {
+/// Sets the busy mark for all regions at once. `Err`: the index in `regions` of a region that is closed.
+fn enter(conn: &mut Conn, regions: &[RemoteRegion]) -> std::result::Result<(), usize> {
     conn.gate.mark(conn.link.mine.busy());
-    let shut = places.iter().position(|p| !gate::shows(&conn.link.table.entry(p.index).gate, p.generation));
+    let shut = regions.iter().position(|p| !gate::shows(&conn.link.table.entry(p.index).gate, p.generation));
     let Some(i) = shut else { return Ok(()) };
     conn.gate.leave(conn.link.mine.busy());
-    conn.remotes.evict(places[i].key);
+    conn.remotes.evict(regions[i].key);
     Err(i)
 }
 
@@ -36,18 +36,18 @@ fn first_of(list: &List, from: usize, pair: usize) -> usize {
 pub type CopyResult = std::result::Result<(), (usize, Error)>;
 
 /// Copies all blocks through the mappings of the regions. `deliver`: the last copy is complete before the mark is taken away.
-pub fn copy_mapped(conn: &mut Conn, list: &List, places: &[RemoteRegion], dir: Dir, deliver: bool, streaming_from: usize) -> CopyResult {
+pub fn copy_mapped(conn: &mut Conn, list: &List, regions: &[RemoteRegion], dir: Dir, deliver: bool, streaming_from: usize) -> CopyResult {
     let streaming = if list.total >= streaming_from { streaming_from.min(64 << 10) } else { usize::MAX };
-    let simple = places.iter().all(|p| p.more.is_none());
+    let simple = regions.iter().all(|p| p.more.is_none());
     // For each region: the address of its mapping here minus its address in the peer.
-    let shifts: Vec<u64> = places.iter().map(|p| (p.one.here() as u64).wrapping_sub(p.base)).collect();
+    let shifts: Vec<u64> = regions.iter().map(|p| (p.one.here() as u64).wrapping_sub(p.base)).collect();
     let mut at = 0;
     while at < list.runs.len() {
-        enter(conn, places).map_err(|i| (first_of(list, at, i), no_such_key(places[i].key)))?;
+        enter(conn, regions).map_err(|i| (first_of(list, at, i), no_such_key(regions[i].key)))?;
         let until = list.runs.len().min(at + MARK_RUNS);
         let runs = &list.runs[at..until];
         at += match (simple, &shifts[..], dir) {
-            (false, ..) => copy_marked(runs, |run| pieces(run, &places[run.pair as usize], dir, streaming)),
+            (false, ..) => copy_marked(runs, |run| pieces(run, &regions[run.pair as usize], dir, streaming)),
             // SAFETY: the C caller promised that the local blocks stay. The remote ones were checked against their region, whose
             // entry holds the mapping. So for the three arms below.
             (_, &[shift], Dir::Write) => copy_marked(runs, |run| unsafe { copy_to_region(run, shift, streaming) }),
@@ -99,9 +99,9 @@ unsafe fn copy_from_region(run: &Run, shift: u64, streaming: usize) {
 }
 
 /// Copies one block of a region that has several pieces.
-fn pieces(run: &Run, place: &RemoteRegion, dir: Dir, streaming: usize) {
+fn pieces(run: &Run, region: &RemoteRegion, dir: Dir, streaming: usize) {
     let mut local = run.buf();
-    for (there, n) in place.walk(run.addr - place.base, run.len()) {
+    for (there, n) in region.walk(run.addr - region.base, run.len()) {
         let (to, from) = if dir == Dir::Write { (there.here, local) } else { (local, there.here) };
         // SAFETY: the C caller promised that the local blocks stay; the remote run was checked against its region, whose entry holds
         // the mapping.
@@ -111,20 +111,20 @@ fn pieces(run: &Run, place: &RemoteRegion, dir: Dir, streaming: usize) {
 }
 
 /// True if the peer's pages are present, so that a copy by the kernel waits for none of them.
-pub fn pages_are_present(reach: &mut Reach, list: &List, places: &[RemoteRegion], dir: Dir) -> bool {
-    if places.iter().all(|place| place.more.is_none()) {
-        let shifts: Vec<u64> = places.iter().map(|place| place.one.addr().wrapping_sub(place.base)).collect();
+pub fn pages_are_present(reach: &mut Reach, list: &List, regions: &[RemoteRegion], dir: Dir) -> bool {
+    if regions.iter().all(|region| region.more.is_none()) {
+        let shifts: Vec<u64> = regions.iter().map(|region| region.one.addr().wrapping_sub(region.base)).collect();
         return reach.has(attach_of(dir), list.runs.iter().map(|run| (run.addr.wrapping_add(shifts[run.pair as usize]), run.len())));
     }
     let ranges = list.runs.iter().flat_map(|run| {
-        let place = &places[run.pair as usize];
-        place.walk(run.addr - place.base, run.len()).map(|(there, n)| (there.addr, n))
+        let region = &regions[run.pair as usize];
+        region.walk(run.addr - region.base, run.len()).map(|(there, n)| (there.addr, n))
     });
     reach.has(attach_of(dir), ranges)
 }
 
 /// Has the kernel copy the runs in `which`, as many in one call as it takes.
-pub fn attach(conn: &mut Conn, list: &List, places: &[RemoteRegion], dir: Dir, which: Range<usize>) -> CopyResult {
+pub fn attach(conn: &mut Conn, list: &List, regions: &[RemoteRegion], dir: Dir, which: Range<usize>) -> CopyResult {
     let how = attach_of(dir);
     let mut batch = Batch::default();
     let mut at = which.start;
@@ -132,24 +132,24 @@ pub fn attach(conn: &mut Conn, list: &List, places: &[RemoteRegion], dir: Dir, w
         batch.clear();
         let (first, mut bytes) = (at, 0);
         while let Some(run) = list.runs[..which.end].get(at) {
-            let place = &places[run.pair as usize];
-            let parts = place.more.as_ref().map_or(1, |more| more.len());
+            let region = &regions[run.pair as usize];
+            let parts = region.more.as_ref().map_or(1, |more| more.len());
             if at > first && (batch.pieces() + parts > Batch::MOST || bytes + run.len() > STEP) {
                 break;
             }
             batch.push_local(run.local);
-            place.walk(run.addr - place.base, run.len()).for_each(|(there, n)| batch.push_remote(piece(there.addr, n)));
+            region.walk(run.addr - region.base, run.len()).for_each(|(there, n)| batch.push_remote(piece(there.addr, n)));
             bytes += run.len();
             at += 1;
         }
-        enter(conn, places).map_err(|i| (first_of(list, first, i), no_such_key(places[i].key)))?;
+        enter(conn, regions).map_err(|i| (first_of(list, first, i), no_such_key(regions[i].key)))?;
         let moved = conn.reach.copy_batch(how, &mut batch, bytes);
         let result = moved.map_err(|e| match e.errno {
-            errno::EFAULT => find_failed_block(conn, list, places, how, first..at, e),
+            errno::EFAULT => find_failed_block(conn, list, regions, how, first..at, e),
             _ => (list.runs[first].first as usize, list.runs[first].pair, e),
         });
         conn.gate.leave(conn.link.mine.busy());
-        result.map_err(|(block, pair, e)| (block, conn.attach_failed(&places[pair as usize], e)))?;
+        result.map_err(|(block, pair, e)| (block, conn.attach_failed(&regions[pair as usize], e)))?;
     }
     Ok(())
 }
@@ -160,7 +160,7 @@ pub fn attach(conn: &mut Conn, list: &List, places: &[RemoteRegion], dir: Dir, w
 fn find_failed_block(
     conn: &Conn,
     list: &List,
-    places: &[RemoteRegion],
+    regions: &[RemoteRegion],
     how: Attach,
     among: Range<usize>,
     all: Error,
@@ -169,8 +169,8 @@ fn find_failed_block(
     let (first, pair) = (first.first as usize, first.pair);
     for i in among {
         for block in list.blocks_of(i) {
-            let place = &places[block.pair as usize];
-            let theirs: Vec<Piece> = place.walk(block.addr - place.base, block.len()).map(|(there, n)| piece(there.addr, n)).collect();
+            let region = &regions[block.pair as usize];
+            let theirs: Vec<Piece> = region.walk(block.addr - region.base, block.len()).map(|(there, n)| piece(there.addr, n)).collect();
             if let Err(e) = conn.reach.copy(how, &[block.local], &theirs) {
                 return (block.first as usize, block.pair, e);
             }

@@ -20,31 +20,31 @@ use crate::sys::space::{self, Attach};
 const BOUNCE: usize = 4 << 20;
 
 /// True if a device's driver copies between local memory at `local` and the region.
-fn by_driver(local: Site, place: &RemoteRegion) -> bool {
-    place.path == Paths::IPC || (!local.is_host() && place.path == Paths::DIRECT)
+fn by_driver(local: Site, region: &RemoteRegion) -> bool {
+    region.path == Paths::IPC || (!local.is_host() && region.path == Paths::DIRECT)
 }
 
 /// True if neither one stream of a driver nor the CPU can copy all regions. `Err`: no driver copies between two of the places.
-pub fn need_several_paths(local: Site, places: &[(RemoteRegion, u64)]) -> Result<bool> {
-    let mut ifaces = places.iter().filter(|(p, _)| p.path == Paths::IPC).map(|(p, _)| p.site);
+pub fn need_several_paths(local: Site, regions: &[(RemoteRegion, u64)]) -> Result<bool> {
+    let mut ifaces = regions.iter().filter(|(p, _)| p.path == Paths::IPC).map(|(p, _)| p.site);
     if let Some(other) = ifaces.clone().find(|s| !local.is_host() && s.iface != local.iface) {
         let words = format!("no driver copies between {local} and {other}; forbid the ipc path, or go through host memory");
         return Err(Error::coded(errno::EOPNOTSUPP, Code::Path, words));
     }
     let first = ifaces.next();
     let vendors = ifaces.any(|s| first.is_some_and(|first| first.iface != s.iface));
-    let count = places.iter().filter(|(p, _)| by_driver(local, p)).count();
-    let bounced = !local.is_host() && places.iter().any(|(p, _)| p.path == Paths::CMA);
-    Ok(vendors || bounced || (count != 0 && count != places.len()))
+    let count = regions.iter().filter(|(p, _)| by_driver(local, p)).count();
+    let bounced = !local.is_host() && regions.iter().any(|(p, _)| p.path == Paths::CMA);
+    Ok(vendors || bounced || (count != 0 && count != regions.len()))
 }
 
 /// True if the peer's pages that the kernel is to copy are present.
-pub fn pages_are_present(conn: &mut Conn, job: &RmaJob, places: &[(RemoteRegion, u64)]) -> bool {
-    let attached = places.iter().zip(job.remote()).filter(|((place, _), _)| place.path == Paths::CMA);
+pub fn pages_are_present(conn: &mut Conn, job: &RmaJob, regions: &[(RemoteRegion, u64)]) -> bool {
+    let attached = regions.iter().zip(job.remote()).filter(|((region, _), _)| region.path == Paths::CMA);
     if attached.clone().next().is_none() {
         return true;
     }
-    let ranges = attached.flat_map(|((place, offset), r)| place.walk(*offset, r.len).map(|(run, n)| (run.addr, n)));
+    let ranges = attached.flat_map(|((region, offset), r)| region.walk(*offset, r.len).map(|(run, n)| (run.addr, n)));
     conn.reach.has(attach_of(job.dir), ranges)
 }
 
@@ -54,14 +54,14 @@ pub fn attach_of(dir: Dir) -> Attach {
 
 /// Copies all regions except those that go through the ring. For each copied region returns its key, whether it counts writes, and
 /// the bytes.
-pub fn move_all(conn: &mut Conn, job: &mut RmaJob, places: &[(RemoteRegion, u64)], stats: &mut Stats) -> Result<Vec<(u64, bool, usize)>> {
-    let (mut skip, mut moved) = (0, Vec::with_capacity(places.len()));
-    for (i, (place, offset)) in places.iter().enumerate() {
+pub fn move_all(conn: &mut Conn, job: &mut RmaJob, regions: &[(RemoteRegion, u64)], stats: &mut Stats) -> Result<Vec<(u64, bool, usize)>> {
+    let (mut skip, mut moved) = (0, Vec::with_capacity(regions.len()));
+    for (i, (region, offset)) in regions.iter().enumerate() {
         let len = job.remote[i].len;
-        if place.path != Paths::STAGED {
-            move_now(conn, job, place, *offset, skip, len)?;
-            stats.moved(place.path, len);
-            moved.push((place.key, place.event, len));
+        if region.path != Paths::STAGED {
+            move_now(conn, job, region, *offset, skip, len)?;
+            stats.moved(region.path, len);
+            moved.push((region.key, region.event, len));
         }
         skip += len;
     }
@@ -69,46 +69,46 @@ pub fn move_all(conn: &mut Conn, job: &mut RmaJob, places: &[(RemoteRegion, u64)
 }
 
 /// Copies the bytes of one region, which begin at byte `skip` of the operation.
-fn move_now(conn: &mut Conn, job: &mut RmaJob, place: &RemoteRegion, offset: u64, skip: usize, len: usize) -> Result<()> {
+fn move_now(conn: &mut Conn, job: &mut RmaJob, region: &RemoteRegion, offset: u64, skip: usize, len: usize) -> Result<()> {
     let deliver = job.flags & flags::DELIVERY_COMPLETE != 0;
-    if by_driver(job.site, place) {
-        return drive(conn, job, place, offset, skip, len);
+    if by_driver(job.site, region) {
+        return drive(conn, job, region, offset, skip, len);
     }
     if job.site.is_host() {
-        return copy_now(conn, place, job.dir, job.local.as_slice(), skip, offset, len, deliver);
+        return copy_now(conn, region, job.dir, job.local.as_slice(), skip, offset, len, deliver);
     }
-    bounce(conn, job, place, offset, skip, len)
+    bounce(conn, job, region, offset, skip, len)
 }
 
 /// Enters the region's gate. The caller leaves it after the copy.
-fn enter(conn: &mut Conn, place: &RemoteRegion) -> Result<()> {
-    if conn.gate.enter(conn.link.mine.busy(), &conn.link.table.entry(place.index).gate, place.generation, place.index) {
+fn enter(conn: &mut Conn, region: &RemoteRegion) -> Result<()> {
+    if conn.gate.enter(conn.link.mine.busy(), &conn.link.table.entry(region.index).gate, region.generation, region.index) {
         return Ok(());
     }
-    conn.remotes.evict(place.key);
-    Err(no_such_key(place.key))
+    conn.remotes.evict(region.key);
+    Err(no_such_key(region.key))
 }
 
 /// Has the device's driver copy, and waits for the copy.
-fn drive(conn: &mut Conn, job: &mut RmaJob, place: &RemoteRegion, offset: u64, skip: usize, len: usize) -> Result<()> {
-    let site = if place.path == Paths::IPC && job.site.is_host() { place.site } else { job.site };
+fn drive(conn: &mut Conn, job: &mut RmaJob, region: &RemoteRegion, offset: u64, skip: usize, len: usize) -> Result<()> {
+    let site = if region.path == Paths::IPC && job.site.is_host() { region.site } else { job.site };
     wait_for_stream(site, &mut job.stream_after)?;
     let (up, write) = (hmem::get(site.iface)?, job.dir == Dir::Write);
-    let how = match (job.site.is_host(), place.site.is_host(), write) {
+    let how = match (job.site.is_host(), region.site.is_host(), write) {
         (false, false, _) => hmem::Dir::Within,
         (true, _, true) | (false, _, false) => hmem::Dir::ToDevice,
         _ => hmem::Dir::FromDevice,
     };
-    enter(conn, place)?;
+    enter(conn, region)?;
     let mut moved = Ok(());
     let mut at = skip;
-    for (there, run) in place.walk(offset, len) {
-        moved = moved.and_then(|()| check_identity(place.site, there.here, there.id));
+    for (there, run) in region.walk(offset, len) {
+        moved = moved.and_then(|()| check_identity(region.site, there.here, there.id));
         let mut here = there.here as u64;
         for part in parts(job.local.as_slice(), at, run) {
             let (to, from) = if write { (here, part.addr() as u64) } else { (part.addr() as u64, here) };
             // SAFETY: the caller promised by `Iov::new` that the part is memory until the operation is over. The remote run was
-            // checked against its region, and `place` holds the mapping that the run lies in.
+            // checked against its region, and `region` holds the mapping that the run lies in.
             moved = moved.and_then(|()| unsafe { up.copy(site.device, how, to, from, part.len()) });
             here += part.len() as u64;
         }
@@ -119,7 +119,7 @@ fn drive(conn: &mut Conn, job: &mut RmaJob, place: &RemoteRegion, offset: u64, s
 }
 
 /// Copies between device memory of this side and private host memory of the peer, through a bounce buffer.
-fn bounce(conn: &mut Conn, job: &mut RmaJob, place: &RemoteRegion, offset: u64, skip: usize, len: usize) -> Result<()> {
+fn bounce(conn: &mut Conn, job: &mut RmaJob, region: &RemoteRegion, offset: u64, skip: usize, len: usize) -> Result<()> {
     wait_for_stream(job.site, &mut job.stream_after)?;
     let mut buffer = vec![0u8; len.min(BOUNCE)];
     let mut done = 0;
@@ -128,7 +128,7 @@ fn bounce(conn: &mut Conn, job: &mut RmaJob, place: &RemoteRegion, offset: u64, 
         if job.dir == Dir::Write {
             piece::load(job.site, job.local.as_slice(), skip + done, &mut buffer[..n])?;
         }
-        across(conn, job.dir, place, offset + done as u64, &mut buffer[..n])?;
+        across(conn, job.dir, region, offset + done as u64, &mut buffer[..n])?;
         if job.dir == Dir::Read {
             piece::store(job.site, job.local.as_slice(), skip + done, &buffer[..n])?;
         }
@@ -138,13 +138,13 @@ fn bounce(conn: &mut Conn, job: &mut RmaJob, place: &RemoteRegion, offset: u64, 
 }
 
 /// Has the kernel copy between the bounce buffer and the peer's memory.
-fn across(conn: &mut Conn, dir: Dir, place: &RemoteRegion, offset: u64, buffer: &mut [u8]) -> Result<()> {
-    enter(conn, place)?;
-    let theirs: Vec<_> = place.walk(offset, buffer.len()).map(|(run, n)| space::piece(run.addr, n)).collect();
+fn across(conn: &mut Conn, dir: Dir, region: &RemoteRegion, offset: u64, buffer: &mut [u8]) -> Result<()> {
+    enter(conn, region)?;
+    let theirs: Vec<_> = region.walk(offset, buffer.len()).map(|(run, n)| space::piece(run.addr, n)).collect();
     let how = attach_of(dir);
     // SAFETY: `buffer` is borrowed exclusively until the copy below has returned.
     let ours = unsafe { Iov::of_mut(buffer) };
     let moved = conn.reach.copy(how, &[ours], &theirs);
     conn.gate.leave(conn.link.mine.busy());
-    moved.map_err(|e| conn.attach_failed(place, e))
+    moved.map_err(|e| conn.attach_failed(region, e))
 }

@@ -79,10 +79,10 @@ impl State {
     fn atomic_now(&mut self, op: &AtomicOp, c: &Common) -> Fast {
         let (wanted, len) = (self.bind.wants_entry(c.flags), op.what.bytes());
         let Some(conn) = self.conn.as_deref_mut() else { return Fast::Declined };
-        let Some(place) = conn.remotes.fast(op.key, need(op.what)) else { return Fast::Declined };
+        let Some(region) = conn.remotes.fast(op.key, need(op.what)) else { return Fast::Declined };
         let special = c.flags & SLOW_FLAGS != 0 || self.faults.is_some();
-        let here = place.one.here() + op.addr.wrapping_sub(place.base) as usize;
-        if special || !place.holds(op.addr, len) || !here.is_multiple_of(op.what.datatype.size()) || !conn.is_clear() {
+        let here = region.one.here() + op.addr.wrapping_sub(region.base) as usize;
+        if special || !region.holds(op.addr, len) || !here.is_multiple_of(op.what.datatype.size()) || !conn.is_clear() {
             return Fast::Declined;
         }
         let queue = self.bind.tx.as_deref().filter(|_| wanted);
@@ -93,7 +93,7 @@ impl State {
         let busy = unsafe { &*(conn.busy as *const AtomicU64) };
         conn.gate.mark(busy);
         // SAFETY: the gate word of the region's entry in the peer's table, which the link keeps mapped.
-        if !gate::shows(unsafe { &*(place.gate as *const AtomicU64) }, place.generation) {
+        if !gate::shows(unsafe { &*(region.gate as *const AtomicU64) }, region.generation) {
             conn.gate.leave(busy);
             return Fast::Declined;
         }
@@ -124,21 +124,21 @@ impl State {
             return Ok(Step::Blocked);
         }
         let meanwhile = if job.flags & flags::INJECT != 0 { Paths::STAGED } else { Paths::empty() };
-        let Some(place) = conn.reach(job.op.key, meanwhile)? else { return Ok(Step::Blocked) };
-        let offset = place.check(job.op.addr, bytes, need(what))?;
-        if place.path == Paths::DIRECT {
+        let Some(region) = conn.reach(job.op.key, meanwhile)? else { return Ok(Step::Blocked) };
+        let offset = region.check(job.op.addr, bytes, need(what))?;
+        if region.path == Paths::DIRECT {
             let line = Header { words: 3, ..Header::default() };
-            if conn.staged > 0 || (place.event && !conn.room(line)?) {
+            if conn.staged > 0 || (region.event && !conn.room(line)?) {
                 return Ok(Step::Blocked);
             }
-            self.run_mapped(&place, offset, job)?;
+            self.run_mapped(&region, offset, job)?;
             self.stats.moved(Paths::DIRECT, bytes);
             return Ok(Step::Done(Ok(())));
         }
-        if !(place.offered & conn.remotes.allowed).contains(Paths::STAGED) {
+        if !(region.offered & conn.remotes.allowed).contains(Paths::STAGED) {
             let words = format!(
                 "atomics on the peer's region {:#x} are carried out by its CPU (staged), or here where it is mapped (direct): neither is possible and permitted",
-                place.key
+                region.key
             );
             return Err(Error::coded(errno::EOPNOTSUPP, Code::Path, words));
         }
@@ -164,22 +164,22 @@ impl State {
     }
 
     /// Carries the operation out in the mapping of the region.
-    fn run_mapped(&mut self, place: &RemoteRegion, offset: u64, job: &AtomicJob) -> Result<()> {
+    fn run_mapped(&mut self, region: &RemoteRegion, offset: u64, job: &AtomicJob) -> Result<()> {
         let Some(conn) = self.conn.as_deref_mut() else { return Err(gone()) };
         let (what, busy) = (job.op.what, conn.link.mine.busy());
-        if !conn.gate.enter(busy, &conn.link.table.entry(place.index).gate, place.generation, place.index) {
-            conn.remotes.evict(place.key);
-            return Err(no_such_key(place.key));
+        if !conn.gate.enter(busy, &conn.link.table.entry(region.index).gate, region.generation, region.index) {
+            conn.remotes.evict(region.key);
+            return Err(no_such_key(region.key));
         }
         // SAFETY: these are runs of the region, whose entry holds the mappings.
-        let pieces: Vec<Iov> = place.walk(offset, what.bytes()).map(|(run, n)| unsafe { Iov::new(run.here, n) }).collect();
+        let pieces: Vec<Iov> = region.walk(offset, what.bytes()).map(|(run, n)| unsafe { Iov::new(run.here, n) }).collect();
         // SAFETY: the operands stay with the operation.
         let with = Operands::joined(what, unsafe { Iov::of(&job.operands) }, job.op.with.old);
-        let done = carry_out(what, place.site, &pieces, false, with);
+        let done = carry_out(what, region.site, &pieces, false, with);
         conn.gate.leave(busy);
         done?;
         let dir = if what.writes() { Dir::Write } else { Dir::Read };
-        notify(conn, dir, None, what.bytes(), &[(place.key, place.event, what.bytes())]);
+        notify(conn, dir, None, what.bytes(), &[(region.key, region.event, what.bytes())]);
         Ok(())
     }
 

@@ -53,14 +53,14 @@ impl State {
             0 => return Ok(Native::Pieces),
             _ => Site::HOST,
         };
-        let places = match find(conn, site, list)? {
-            Ok(places) => places,
+        let regions = match find(conn, site, list)? {
+            Ok(regions) => regions,
             Err(native) => return Ok(native),
         };
-        let Some(path) = path(site, &places, drivers) else { return Ok(Native::Pieces) };
-        let name = if matches!(path, ListPath::Device) { conn.devices.name_of(list.number, dir, &places) } else { None };
+        let Some(path) = path(site, &regions, drivers) else { return Ok(Native::Pieces) };
+        let name = if matches!(path, ListPath::Device) { conn.devices.name_of(list.number, dir, &regions) } else { None };
         if name.is_none()
-            && let Err((block, why)) = check(list, &places, dir)
+            && let Err((block, why)) = check(list, &regions, dir)
         {
             return Ok(Native::Failed(block, why));
         }
@@ -70,10 +70,10 @@ impl State {
         if self.options.coop.is_on() && large && !shares && matches!(path, ListPath::Direct | ListPath::Attach) {
             return Ok(Native::Pieces);
         }
-        if matches!(path, ListPath::Attach) && !pages_are_present(&mut conn.reach, list, &places, dir) {
+        if matches!(path, ListPath::Attach) && !pages_are_present(&mut conn.reach, list, &regions, dir) {
             return Ok(Native::Blocked);
         }
-        let events: Vec<(u64, bool, usize)> = if dir == Dir::Write { counted(list, &places) } else { Vec::new() };
+        let events: Vec<(u64, bool, usize)> = if dir == Dir::Write { counted(list, &regions) } else { Vec::new() };
         if events.len() > IOV_LIMIT {
             return Ok(Native::Pieces);
         }
@@ -84,7 +84,7 @@ impl State {
         }
         if shares
             && conn.devices.is_idle()
-            && let Some(native) = coop_list::start(self, dir, list, &places, self.part(dir, list, c), data, &events)?
+            && let Some(native) = coop_list::start(self, dir, list, &regions, self.part(dir, list, c), data, &events)?
         {
             return Ok(self.handle_failure(domain, native));
         }
@@ -94,21 +94,21 @@ impl State {
                 let end = self.part(dir, list, c);
                 let Some(conn) = self.conn.as_deref_mut() else { return Err(self.not_connected()) };
                 conn.devices.after = (self.options.stream != 0).then_some(self.options.stream);
-                let native = device::start_list(conn, domain, site, dir, list, name, places, end, data, events)?;
+                let native = device::start_list(conn, domain, site, dir, list, name, regions, end, data, events)?;
                 if matches!(native, Native::Flying) {
                     self.stats.moved(Paths::IPC, list.total);
                 }
                 return Ok(native);
             }
             _ if !conn.devices.is_idle() => return Ok(Native::Blocked),
-            ListPath::Direct => copy_mapped(conn, list, &places, dir, c.flags & flags::DELIVERY_COMPLETE != 0, self.streaming_from),
-            ListPath::Attach => attach(conn, list, &places, dir, 0..list.runs.len()),
+            ListPath::Direct => copy_mapped(conn, list, &regions, dir, c.flags & flags::DELIVERY_COMPLETE != 0, self.streaming_from),
+            ListPath::Attach => attach(conn, list, &regions, dir, 0..list.runs.len()),
         };
         if let Err((block, why)) = moved {
             return Ok(self.handle_failure(domain, Native::Failed(block, why)));
         }
         notify(conn, dir, data, list.total, &events);
-        self.stats.moved(places[0].path, list.total);
+        self.stats.moved(regions[0].path, list.total);
         Ok(Native::Done)
     }
 
@@ -164,26 +164,26 @@ fn local_site(domain: &Domain, list: &List, known: bool) -> Result<Site> {
 /// The peer's regions, one for each pair. The inner `Err`: the outcome of the list without them.
 fn find(conn: &mut Conn, site: Site, list: &List) -> Result<std::result::Result<Vec<RemoteRegion>, Native>> {
     conn.remotes.map_for(site);
-    let mut places: Vec<RemoteRegion> = Vec::with_capacity(list.pairs.len());
+    let mut regions: Vec<RemoteRegion> = Vec::with_capacity(list.pairs.len());
     for (i, pair) in list.pairs.iter().enumerate() {
         match conn.remotes.resolve(&conn.link, pair.key) {
             Ok(Resolved::Wait) => {
                 conn.ask_for_files();
                 return Ok(Err(Native::Blocked));
             }
-            Ok(Resolved::Ready) => places.push(conn.remotes.cached(pair.key).ok_or_else(|| no_such_key(pair.key))?.clone()),
+            Ok(Resolved::Ready) => regions.push(conn.remotes.cached(pair.key).ok_or_else(|| no_such_key(pair.key))?.clone()),
             Err(why) => {
                 let block = list.runs.iter().find(|r| r.pair as usize == i).map_or(0, |r| r.first as usize);
                 return Ok(Err(Native::Failed(block, why)));
             }
         }
     }
-    Ok(Ok(places))
+    Ok(Ok(regions))
 }
 
-fn path(site: Site, places: &[RemoteRegion], drivers: bool) -> Option<ListPath> {
-    let all = |path: Paths| places.iter().all(|p| p.path == path);
-    let peer = places.iter().find(|p| p.path == Paths::IPC).map(|p| p.site);
+fn path(site: Site, regions: &[RemoteRegion], drivers: bool) -> Option<ListPath> {
+    let all = |path: Paths| regions.iter().all(|p| p.path == path);
+    let peer = regions.iter().find(|p| p.path == Paths::IPC).map(|p| p.site);
     match peer {
         None if site.is_host() && all(Paths::DIRECT) => Some(ListPath::Direct),
         None if site.is_host() && all(Paths::CMA) => Some(ListPath::Attach),
@@ -191,7 +191,7 @@ fn path(site: Site, places: &[RemoteRegion], drivers: bool) -> Option<ListPath> 
         _ if !drivers => None,
         // One stream and one kind of copy serve all blocks.
         None if all(Paths::DIRECT) => Some(ListPath::Device),
-        Some(peer) if all(Paths::IPC) && places.iter().all(|p| p.site == peer) && (site.is_host() || site.iface == peer.iface) => {
+        Some(peer) if all(Paths::IPC) && regions.iter().all(|p| p.site == peer) && (site.is_host() || site.iface == peer.iface) => {
             Some(ListPath::Device)
         }
         _ => None,
@@ -199,22 +199,22 @@ fn path(site: Site, places: &[RemoteRegion], drivers: bool) -> Option<ListPath> 
 }
 
 /// Checks every block against its region.
-fn check(list: &List, places: &[RemoteRegion], dir: Dir) -> std::result::Result<(), (usize, Error)> {
+fn check(list: &List, regions: &[RemoteRegion], dir: Dir) -> std::result::Result<(), (usize, Error)> {
     let need = if dir == Dir::Write { Access::REMOTE_WRITE } else { Access::REMOTE_READ };
-    if let [place] = places
-        && place.access.contains(need)
+    if let [region] = regions
+        && region.access.contains(need)
         && {
             let reach = list.runs.iter().fold((u64::MAX, 0), |(low, high), r| (low.min(r.addr), high.max(r.addr + r.len() as u64)));
-            place.holds(reach.0, (reach.1 - reach.0) as usize)
+            region.holds(reach.0, (reach.1 - reach.0) as usize)
         }
     {
         return Ok(());
     }
     for run in &list.runs {
-        let place = &places[run.pair as usize];
-        if let Err(why) = place.check(run.addr, run.len(), need) {
-            let inside = place.base.wrapping_add(place.len).wrapping_sub(run.addr);
-            let at = if run.addr >= place.base && inside < run.len() as u64 { inside as usize } else { 0 };
+        let region = &regions[run.pair as usize];
+        if let Err(why) = region.check(run.addr, run.len(), need) {
+            let inside = region.base.wrapping_add(region.len).wrapping_sub(run.addr);
+            let at = if run.addr >= region.base && inside < run.len() as u64 { inside as usize } else { 0 };
             return Err((list.block_at(run, at), why));
         }
     }
@@ -222,13 +222,13 @@ fn check(list: &List, places: &[RemoteRegion], dir: Dir) -> std::result::Result<
 }
 
 /// Regions that count writes, each once for the list.
-fn counted(list: &List, places: &[RemoteRegion]) -> Vec<(u64, bool, usize)> {
+fn counted(list: &List, regions: &[RemoteRegion]) -> Vec<(u64, bool, usize)> {
     let mut events: Vec<(u64, bool, usize)> = Vec::new();
-    for (i, place) in places.iter().enumerate().filter(|(_, p)| p.event) {
+    for (i, region) in regions.iter().enumerate().filter(|(_, p)| p.event) {
         let bytes = list.runs.iter().filter(|r| r.pair as usize == i).map(|r| r.len()).sum::<usize>();
-        match events.iter_mut().find(|(key, ..)| *key == place.key) {
+        match events.iter_mut().find(|(key, ..)| *key == region.key) {
             Some((_, _, sum)) => *sum += bytes,
-            None => events.push((place.key, true, bytes)),
+            None => events.push((region.key, true, bytes)),
         }
     }
     events

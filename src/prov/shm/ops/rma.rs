@@ -57,11 +57,11 @@ impl State {
         let len = if word { 8 } else { len };
         let Some(conn) = self.conn.as_deref_mut() else { return Fast::Declined };
         let need = if WRITE { Access::REMOTE_WRITE } else { Access::REMOTE_READ };
-        let Some(place) = conn.remotes.fast(key, need) else {
+        let Some(region) = conn.remotes.fast(key, need) else {
             return if any { self.rma_attach::<WRITE>(local, addr, key, context, op_flags) } else { Fast::Declined };
         };
-        let offset = addr.wrapping_sub(place.base);
-        let inside = if word { offset < place.words } else { offset <= place.len && place.len - offset >= len as u64 };
+        let offset = addr.wrapping_sub(region.base);
+        let inside = if word { offset < region.words } else { offset <= region.len && region.len - offset >= len as u64 };
         let special = any && (op_flags & SLOW_FLAGS != 0 || len >= self.shared_from);
         if !inside || buf == 0 || special || !conn.is_clear() {
             return Fast::Declined;
@@ -80,16 +80,16 @@ impl State {
         // SAFETY: a word of this side's segment, which the link of this connection keeps mapped.
         let busy = unsafe { &*(conn.busy as *const AtomicU64) };
         if any {
-            conn.gate.mark_in(busy, place.index)
+            conn.gate.mark_in(busy, region.index)
         } else {
             conn.gate.mark(busy)
         }
         // SAFETY: the gate word of the region's entry in the peer's table, which the link keeps mapped.
-        if !gate::shows(unsafe { &*(place.gate as *const AtomicU64) }, place.generation) {
+        if !gate::shows(unsafe { &*(region.gate as *const AtomicU64) }, region.generation) {
             conn.gate.leave(busy);
             return Fast::Declined;
         }
-        let here = place.one.here() + offset as usize;
+        let here = region.one.here() + offset as usize;
         let (to, from) = if WRITE { (here as *mut u8, buf as *const u8) } else { (buf as *mut u8, here as *const u8) };
         // SAFETY: the caller promised by `Iov::new` that `local` is memory. The remote range was checked against the region, whose
         // entry holds the mapping.
@@ -133,10 +133,10 @@ impl State {
             true => (Access::REMOTE_WRITE, Attach::Write, flags::WRITE | flags::RMA),
             false => (Access::REMOTE_READ, Attach::Read, flags::READ | flags::RMA),
         };
-        let Some(place) = conn.remotes.attached(key, need) else { return Fast::Declined };
-        let Ok(offset) = place.check(addr, len, need) else { return Fast::Declined };
+        let Some(region) = conn.remotes.attached(key, need) else { return Fast::Declined };
+        let Ok(offset) = region.check(addr, len, need) else { return Fast::Declined };
         let special = op_flags & SLOW_FLAGS != 0 || len >= self.shared_from || len == 0 || buf == 0;
-        let addr = place.one.addr() + offset;
+        let addr = region.one.addr() + offset;
         if special || !conn.is_clear() || !conn.reach.saw(how, addr, len) {
             return Fast::Declined;
         }
@@ -145,7 +145,7 @@ impl State {
             return Fast::Again;
         }
         let busy = conn.link.mine.busy();
-        if !conn.gate.enter(busy, &conn.link.table.entry(place.index).gate, place.generation, place.index) {
+        if !conn.gate.enter(busy, &conn.link.table.entry(region.index).gate, region.generation, region.index) {
             return Fast::Declined;
         }
         let moved = conn.reach.copy(how, &[local], &[piece(addr, len)]);
@@ -311,25 +311,25 @@ impl State {
         conn.remotes.map_for(job.site);
         let injected = job.flags & flags::INJECT != 0 && job.dir == Dir::Write;
         let meanwhile = if injected { Paths::CMA | Paths::STAGED } else { Paths::empty() };
-        let mut places: Vec<(RemoteRegion, u64)> = Vec::with_capacity(job.count);
+        let mut regions: Vec<(RemoteRegion, u64)> = Vec::with_capacity(job.count);
         for r in job.remote() {
-            let Some(place) = conn.reach(r.key, meanwhile)? else { return Ok(Step::Blocked) };
-            let offset = place.check(r.addr, r.len, job.need())?;
-            places.push((place, offset));
+            let Some(region) = conn.reach(r.key, meanwhile)? else { return Ok(Step::Blocked) };
+            let offset = region.check(r.addr, r.len, job.need())?;
+            regions.push((region, offset));
         }
         if conn.devices.copier.is_some() {
-            device::check_no_driver(job, &places)?;
+            device::check_no_driver(job, &regions)?;
         }
-        if !mixed_paths::pages_are_present(conn, job, &places) {
+        if !mixed_paths::pages_are_present(conn, job, &regions) {
             return Ok(Step::Blocked);
         }
         let notes = notices(job.count);
-        let has_notes = job.has_data() || places.iter().any(|(p, _)| p.event);
-        if places.iter().any(|(p, _)| p.path == Paths::STAGED) {
+        let has_notes = job.has_data() || regions.iter().any(|(p, _)| p.event);
+        if regions.iter().any(|(p, _)| p.path == Paths::STAGED) {
             if !conn.devices.is_idle() || (job.dir == Dir::Write && conn.slots.is_reading()) {
                 return Ok(Step::Blocked);
             }
-            let mixed = places.iter().any(|(p, _)| p.path != Paths::STAGED);
+            let mixed = regions.iter().any(|(p, _)| p.path != Paths::STAGED);
             if mixed && (conn.staged > 0 || (has_notes && !conn.room(notes)?)) {
                 return Ok(Step::Blocked);
             }
@@ -346,10 +346,10 @@ impl State {
             job.stream = Some(Stream { slot, generation, at: 0, inside: 0, sent: 0 });
             conn.link.mine.slot(slot as usize).open(generation, 1);
             if mixed {
-                mixed_paths::need_several_paths(job.site, &places)?;
-                let moved = mixed_paths::move_all(conn, job, &places, &mut self.stats)?;
+                mixed_paths::need_several_paths(job.site, &regions)?;
+                let moved = mixed_paths::move_all(conn, job, &regions, &mut self.stats)?;
                 notify(conn, job.dir, None, job.total, &moved);
-                job.keep(|i| places[i].0.path == Paths::STAGED);
+                job.keep(|i| regions[i].0.path == Paths::STAGED);
             }
             self.stats.moved(Paths::STAGED, job.total);
             return staged::stream(conn, job);
@@ -358,13 +358,13 @@ impl State {
             return Ok(Step::Blocked);
         }
         // A driver's copy runs on after the return of an inject call, whose buffer then belongs to the caller again.
-        if job.flags & flags::INJECT != 0 && (!job.site.is_host() || places.iter().any(|(p, _)| p.path == Paths::IPC)) {
+        if job.flags & flags::INJECT != 0 && (!job.site.is_host() || regions.iter().any(|(p, _)| p.path == Paths::IPC)) {
             job.copy_injected()?;
         }
-        let several = mixed_paths::need_several_paths(job.site, &places)?;
+        let several = mixed_paths::need_several_paths(job.site, &regions)?;
         conn.devices.after = (self.options.stream != 0).then_some(self.options.stream);
-        let path = places.first().map_or(Paths::IPC, |(p, _)| p.path);
-        if !several && let Some(step) = device::start(conn, domain, job, &mut places)? {
+        let path = regions.first().map_or(Paths::IPC, |(p, _)| p.path);
+        if !several && let Some(step) = device::start(conn, domain, job, &mut regions)? {
             if !matches!(step, Step::Blocked) {
                 // Counted under the path to the peer's region, as ep_query reports it, whichever side copies.
                 self.stats.moved(path, job.total);
@@ -374,14 +374,14 @@ impl State {
         if !conn.devices.is_idle() {
             return Ok(Step::Blocked);
         }
-        if let [(place, offset)] = &places[..]
+        if let [(region, offset)] = &regions[..]
             && !several
-            && let Some(step) = coop::start(self, domain, job, place, *offset)?
+            && let Some(step) = coop::start(self, domain, job, region, *offset)?
         {
             return Ok(step);
         }
         let Some(conn) = self.conn.as_deref_mut() else { return Err(gone()) };
-        let events = mixed_paths::move_all(conn, job, &places, &mut self.stats)?;
+        let events = mixed_paths::move_all(conn, job, &regions, &mut self.stats)?;
         notify(conn, job.dir, job.has_data().then_some(job.data), job.total, &events);
         Ok(Step::Done(Ok(())))
     }

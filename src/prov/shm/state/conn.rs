@@ -163,12 +163,12 @@ impl Conn {
     /// Handles a failed copy. If only cross-memory attach failed, the region is reached by another path from now on; otherwise
     /// returns the error with which the operation ends.
     #[cold]
-    pub fn attach_failed(&mut self, place: &RemoteRegion, e: Error) -> Error {
+    pub fn attach_failed(&mut self, region: &RemoteRegion, e: Error) -> Error {
         if e.code == Code::Path {
             if self.link.why_no_cma().is_some() {
                 self.remotes.evict_all();
             } else {
-                self.remotes.refuse(place, e.clone());
+                self.remotes.refuse(region, e.clone());
             }
             self.rerouted = true;
         }

@@ -135,7 +135,7 @@ pub struct SharedCopy {
 /// The operation or list that is copied.
 pub enum CopyWork {
     One {
-        place: RemoteRegion,
+        region: RemoteRegion,
         /// The shared part of the local buffer, and its tail, which the initiator copies.
         local: Iov,
         tail: Iov,
@@ -147,7 +147,7 @@ pub enum CopyWork {
 
 pub struct SharedListCopy {
     pub list: List,
-    pub places: Vec<RemoteRegion>,
+    pub regions: Vec<RemoteRegion>,
     /// The rows that the helper reads.
     pub _rows: Box<[Row]>,
     /// Rows in each chunk.

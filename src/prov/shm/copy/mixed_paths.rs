@@ -24,7 +24,7 @@ fn by_driver(local: Site, region: &RemoteRegion) -> bool {
     region.path == Paths::IPC || (!local.is_host() && region.path == Paths::DIRECT)
 }
 
-/// True if neither one stream of a driver nor the CPU can copy all regions. `Err`: no driver copies between two of the places.
+/// True if neither one stream of a driver nor the CPU can copy all regions. `Err`: no driver copies between two of the memories.
 pub fn need_several_paths(local: Site, regions: &[(RemoteRegion, u64)]) -> Result<bool> {
     let mut ifaces = regions.iter().filter(|(p, _)| p.path == Paths::IPC).map(|(p, _)| p.site);
     if let Some(other) = ifaces.clone().find(|s| !local.is_host() && s.iface != local.iface) {

@@ -370,7 +370,7 @@ mod tests {
         assert!(seen.exports_of(process::pid() + 1).is_none() && seen.exports_of(0).is_none());
         table.exports.as_ref().unwrap().forget(77);
         assert_eq!(seen.exports.as_ref().unwrap().allocation(77), None);
-        // The owner is gone, and with the last of its table nobody finds it.
+        // The owner is gone. After the last mapping of its table, the table is not found any more.
         drop((table, seen));
         let orphan = Table::attach(fd.as_fd()).unwrap();
         assert!(orphan.exports.is_none() && orphan.exports_of(process::pid()).is_none());

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Operations: those that this side posts, those that arrive, and the turn of progress that moves both.
+//! Operations of both sides, and the turn of progress that moves them.
 //!
 //! In: posted operations from `endpoint.rs` and the tables of entry points, messages in the ring, and reports in the slots. Out:
-//! copies (room `copy`), messages and reports for the peer, and one completion for each accepted operation. All of it runs
-//! under the endpoint's lock.
+//! copies (room `copy`), messages and reports for the peer, and one completion for each accepted operation. All of it runs under the
+//! endpoint's lock.
 //!
 //! - `progress`: one turn of progress; read this file first
 //! - `rma`, `atomic`, `list`, `msg`, `recv`: operations that this side posts; `recv` also matches arriving messages

@@ -241,7 +241,8 @@ impl RemoteRegions {
         (r.key == key && r.fast.contains(need)).then_some(r)
     }
 
-    /// The cached entry of `key` if only the kernel reaches it, as one piece, nobody is to be notified, and it permits `need`.
+    /// The cached entry of `key`, if only the kernel reaches the region, the region has one piece and counts no writes, and it
+    /// permits `need`.
     #[inline]
     pub fn attached(&self, key: u64, need: Access) -> Option<&RemoteRegion> {
         self.cached(key).filter(|r| r.path == Paths::CMA && r.access.contains(need) && !r.event && r.more.is_none())

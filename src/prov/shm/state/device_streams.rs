@@ -108,7 +108,7 @@ impl DeviceStreams {
         list != 0 && self.prepared.iter().any(|k| k.list == list)
     }
 
-    /// The name under which the list was posted between the same places, with all blocks checked.
+    /// The name under which the list was posted between the same memories, with all blocks checked.
     pub fn name_of(&self, list: u64, dir: Dir, places: &[RemoteRegion]) -> Option<u64> {
         let is_it = |k: &&PreparedList| k.list == list && k.dir == dir && k.places.iter().copied().eq(places.iter().map(place_of));
         if list == 0 { None } else { self.prepared.iter().find(is_it).map(|k| k.name) }

@@ -231,7 +231,7 @@ impl State {
         self.bind.reserve(wanted)
     }
 
-    /// Gives an accepted operation a place in the order of entries, if its endpoint keeps one.
+    /// Gives an accepted operation its place in the order of entries, if the endpoint keeps that order.
     #[inline]
     pub fn place(&mut self, end: Ending) -> Ending {
         let end = self.bind.place(end);
@@ -241,7 +241,8 @@ impl State {
         end
     }
 
-    /// Ends an operation that is over at once; its entry waits for the entries of operations before it that are still in flight.
+    /// Notes whether operations are in flight whose entries come in the order of posting: an operation that is over at once must then
+    /// wait for them, so it takes no fast path.
     #[cold]
     fn mark_late(&mut self) {
         if let Some(conn) = &mut self.conn {

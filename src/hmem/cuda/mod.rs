@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! NVIDIA GPUs, by the CUDA driver library alone (no runtime library).
 //!
-//! `Cuda` implements [`Interface`] by calls to [`Core`], whose methods are in one file per subject: `context.rs`,
+//! `Cuda` implements [`Interface`] by calls to `Core`, whose methods are in one file per subject: `context.rs`,
 //! `detect.rs`, `export.rs`, `import.rs`, `pin.rs`, `flush.rs`, `vmm.rs` (allocation), `copy.rs` and `list.rs`
 //! (copies). `core.rs` has the data and the order of locks; `driver.rs` the driver's functions. Read `core.rs` first.
 

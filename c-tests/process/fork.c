@@ -346,17 +346,24 @@ TEST(an_exec_is_noticed_although_a_child_lives)
 TEST(a_closed_listener_s_name_is_free_although_a_child_lives)
 {
 	struct node n;
-	int status;
+	int status, ends[2];
+	char byte;
 	node_alone(&n, NULL);
 	n.side = TEST_SERVER;
 	gdrfab_freeinfo(n.info);
 	n.info = NULL;
 	node_info(&n);
 	node_listen(&n);
+	CHECK(pipe(ends) == 0);
 	pid_t pid = test_fork(TEST_SERVER);
-	if (pid == 0)
+	if (pid == 0) {
+		/* The child gives the sockets up before fork() returns in it. */
+		CHECK(write(ends[1], "x", 1) == 1);
 		for (;;)
 			pause();
+	}
+	CHECK(read(ends[0], &byte, 1) == 1);
+	close(ends[0]), close(ends[1]);
 	OK(gdrfab_pep_close(n.pep));
 	n.pep = NULL;
 	node_listen(&n);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The array of a program that reads an empty queue and thereby drives the endpoint: entries of messages go straight into it, not through
-//! the queue.
+//! The array that a program passes to read its completion queue. A read of an empty queue drives the endpoint. The
+//! entries of messages that arrive meanwhile go straight into the array, not through the queue.
 
 use crate::prov::ops::{CqFormat, put_from};
 use crate::prov::queue::{Completion, Queue};

@@ -1,12 +1,28 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Connectionless endpoints (type RDM). One endpoint reaches many peers: each peer is reached by a lane, a connected endpoint of a
-//! provider, which is opened when the peer is first used. The providers do not know this layer. It is built on their contract (`prov`), and
-//! implements the same contract for `fabric`.
+//! Connectionless endpoints (type RDM), and connected endpoints with tags. One connectionless endpoint reaches many
+//! peers. A lane leads to each peer: a connected endpoint of a provider (shm, verbs, tcp), which this layer opens when
+//! the program first uses the peer. The providers do not know this layer. This layer uses the contract of the providers
+//! (`prov`), and implements the same contract for `fabric`.
 //!
-//! `provider`, `domain` and `endpoint` answer the calls of `fabric`, and `ops` those that post. `state` holds the data of one endpoint, on
-//! which the rooms work: `connect` finds and reaches peers, `transfer` moves messages and operations, `matching` joins messages and
-//! receives, `peers` has the records, `memory` registers what peers may read, and `wire` is the format of what endpoints send each other.
-//! `connected_provider` adds tags to endpoints of type MSG, with one lane and no names. Read `state` first.
+//! The files use these words:
+//!
+//! * parcel: a packet on a lane (`wire::parcel`);
+//! * eager message: a message whose bytes are in its parcel;
+//! * offer: a parcel that announces a longer message. The sender exposes the message's memory to the peer, the receiver
+//!   reads it by RMA and answers with the parcel DONE;
+//! * grant: the bytes of eager messages that one side lets the other send before they are received. Credit is the unused
+//!   part of a grant;
+//! * source: the peer's index in the address vector, or a number from `state::UNKNOWN` on if the vector does not name the
+//!   peer;
+//! * call: a connection request from a peer. An unlisted caller is a peer that the address vector does not name;
+//! * turn: one call of progress. Only some turns poll rare matters: callers, lanes that are being connected, events,
+//!   deadlines.
+//!
+//! `provider`, `domain` and `endpoint` answer the calls of `fabric`, and `ops` the calls that post. `state` holds the
+//! data of one endpoint. The folders work on this data: `connect` finds and reaches peers, `transfer` moves messages and
+//! operations, `matching` joins messages and receives, `peers` has the records, `memory` registers memory that peers may
+//! read, and `wire` is the format of the packets between endpoints. `connected_provider` adds tags to endpoints of type
+//! MSG, which have one lane, and neither names nor an address vector. Read `state` first.
 
 mod connect;
 mod connected_provider;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The state of a connectionless endpoint: its peers and lanes, receives and unexpected messages, operations under way; and the functions
-//! by which every operation ends, with an entry in a queue or a counter.
+//! The state of a connectionless endpoint: its peers and lanes, receives and unexpected messages, and operations under
+//! way. The functions at the end of the file complete operations and receives: they write the entry into the completion
+//! queue and add to the counter.
 
 use super::cq_reader::CqReader;
 use super::wire::parcel::Label;
@@ -27,13 +28,13 @@ use crate::sys::usercopy::UserCopy;
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 
-/// Sources from here on stand for peers that the address vector does not name.
+/// The first source number of peers that the address vector does not name. Smaller numbers are indexes of the vector.
 pub const UNKNOWN: u64 = 1 << 63;
 
 /// The matcher of one kind of messages, tagged or untagged.
 pub type Space = Matcher<Recv, Unexpected>;
 
-/// All data of one endpoint. It is behind the endpoint's lock, and the rooms `connect` and `transfer` add its methods.
+/// All data of one endpoint. The endpoint's lock guards it. The files in `connect` and `transfer` add its methods.
 pub struct State {
     pub name: Option<Name>,
     pub bind: Bindings,
@@ -49,87 +50,94 @@ pub struct State {
     pub directed: bool,
     /// Sends complete on delivery unless they are injected (`GDRFAB_DELIVERY_COMPLETE` by default).
     pub deliver: bool,
-    /// The endpoint is enabled and open, and the receive queue has room for entries that no receive asked for, so lanes are polled.
+    /// Turns poll the lanes. False while the endpoint is not enabled or is closed, and while the receive queue is full,
+    /// because a lane can bring entries that no receive asked for.
     pub polls_lanes: bool,
-    /// Entries of peers' writes with data for which the receive queue had no room, with the peer's index.
+    /// Entries of peers' RMA writes with remote data that found the receive queue full, each with the source of the
+    /// write.
     pub held_writes: VecDeque<(Completion, u64)>,
-    /// The fast path may be taken: by sends, by receives, and by untagged receives.
+    /// The fast path (`transfer/fast`) may be taken: `fast_send` by sends, `fast_recv` by tagged receives and arriving
+    /// messages, `fast_untagged` by untagged receives.
     pub fast_send: bool,
     pub fast_recv: bool,
     pub fast_untagged: bool,
-    /// A receive without flags writes an entry.
+    /// A receive that is posted without flags writes an entry.
     pub entry_by_default: bool,
-    /// The read of the program's queue that drives this endpoint at present, if any.
+    /// The `gdrfab_cq_read` that drives this endpoint at present, if any. Entries of messages go into its array.
     pub reader: CqReader,
-    /// Records of peers, by `Id`. `free_peers` are the unused ones.
+    /// Records of peers; an `Id` is an index of this array. `free_peers`: the unused indexes.
     pub peers: Vec<Option<Box<Peer>>>,
     pub free_peers: Vec<Id>,
-    /// Peers without lane and without index. Their records are freed once there are `reap_at` of them.
+    /// Idle peers that no index of the address vector names. Once there are `reap_at` of them, their records are freed.
     pub dead: HashSet<Id>,
     pub reap_at: usize,
-    /// The peer record of this endpoint itself, if its name was looked up.
+    /// The record in which this endpoint is its own peer, if its name was looked up.
     pub loopback: Option<Id>,
-    /// Peers by the address where they listen. Several incarnations of an endpoint may share an address; the nonce in the name tells them
-    /// apart.
+    /// Peers by the address where they listen. Endpoints that used an address one after another (incarnations) share it;
+    /// the nonce in the name tells them apart.
     pub by_address: HashMap<std::net::SocketAddr, Vec<Id>>,
-    /// By index of the address vector: the generation of the index, and the peer.
+    /// Peers by index of the address vector. The number in front of the peer is the generation of the index, which
+    /// changes when the vector uses the index again.
     pub routes: Vec<Option<(u32, Id)>>,
     /// Posted receives and unexpected messages, tagged and untagged.
     pub tagged: Space,
     pub untagged: Space,
-    /// Messages claimed by a peek, by the context of that call: source, tag, whether tagged, and the message.
+    /// Messages that a peek has claimed, by the context of the peek. A value is the source, the tag, whether the message
+    /// is tagged, and the message.
     pub claimed: HashMap<usize, (u64, u64, bool, Unexpected)>,
-    /// Multi-receive buffers, as long as messages go to them.
+    /// Multi-receive buffers, each until its last message is in place.
     pub multi: Vec<Option<MultiRecv>>,
-    /// Count of posted receives (tagged and untagged) and of posted operations other than sends of the fast path. It numbers them in the
-    /// order of posting.
+    /// Number of the newest post. Receives (tagged and untagged together) and operations, except sends of the fast path,
+    /// are numbered in the order of posting.
     pub posts: u64,
     /// Operations that a lane or a peer works on.
     pub ops: Ops,
-    /// Peers that have offers to be read.
+    /// Peers with offers whose reads the lane has not taken yet (`Peer::reads`).
     pub reads: Vec<Id>,
-    /// Peers that have something to send.
+    /// Peers to which this side still has to send something.
     pub busy: Vec<Id>,
-    /// Peers that are dialed again after a pause, unless they call first.
+    /// Peers that this side dials again after a pause, unless they call first.
     pub awaiting: Vec<Id>,
     /// Connected lanes.
     pub ready: PollSchedule,
     /// Lanes that are being connected.
     pub connecting: Vec<(Id, Arc<Link>)>,
-    /// Lanes that are over but cannot be closed yet.
+    /// Lanes that have ended and cannot be closed yet.
     pub closing: Vec<Arc<Link>>,
-    /// The peer of each link, by the number of the link.
+    /// The peer of each link, by `Link::number`.
     pub links: HashMap<usize, Id>,
-    /// `unlisted`: lanes of callers that the address vector does not name. `unlisted_counted_at`: change count of the address vector when
-    /// they were last counted.
+    /// `unlisted`: number of lanes to unlisted callers. `unlisted_counted_at`: change count of the address vector when
+    /// callers that the vector names by now were last taken off this number.
     pub unlisted: usize,
     pub unlisted_counted_at: u64,
-    /// Number of the newest link.
+    /// `Link::number` of the newest link.
     pub next_link: usize,
-    /// Lanes whose peers broke the protocol, and how.
+    /// Lanes whose peers broke the protocol, by `Link::number`, with the error. The end of the turn disconnects them.
     pub violations: Vec<(usize, Error)>,
-    /// Exposed regions, by lane, that the peer has finished with or never heard of. They are closed at the end of the turn.
+    /// Exposed regions, with the index of the lane, that the peer has finished with or was never told of. The end of the
+    /// turn closes them.
     pub returned: Vec<(usize, RegionId)>,
-    /// `pending_close`: exposed regions that could not be closed, because a peer may still be reading. `revoked`: offers that were taken
-    /// back and wait for the same reason.
+    /// `pending_close`: exposed regions that could not be closed, because a peer may still be reading. `revoked`: offers
+    /// that this side took back, or whose peer is gone, and that wait for the same reason.
     pub pending_close: VecDeque<(usize, RegionId)>,
     pub revoked: VecDeque<RevokedOffer>,
-    /// Time of the next attempt to close these regions, and the pause that led to it.
+    /// Time of the next attempt to close these regions, and the pause before this attempt, in nanoseconds.
     pub retry_at: u64,
     pub retry_pause: u64,
     /// The listeners, one per lane.
     pub acceptors: Vec<Acceptor>,
-    /// Queue for the results of the lanes' operations. Their events go to `events`.
+    /// `results`: completion queue for the operations that the lanes carry out. `events`: event queue of the lanes.
     pub results: Arc<Queue>,
-    /// `lists`: block lists that lanes are moving. `list_ends`: queue for their results.
+    /// `lists`: number of block lists, or parts of lists, that lanes are moving. `list_ends`: queue for their results.
     pub lists: usize,
     pub list_ends: Arc<Ends>,
     pub events: Arc<EventQueue>,
     pub drivers: Arc<Drivers>,
     pub user_copy: Arc<UserCopy>,
-    /// This endpoint's part of the domain's grants beyond the first ones.
+    /// Bytes of this endpoint's grants beyond the first grant of each peer, as a share of the domain's limit
+    /// (`GRANTS_MAX`).
     pub extra_grants: BudgetShare,
-    /// Offers of all peers to which no DONE was sent yet.
+    /// Number of all peers' offers that this side has not answered with DONE yet.
     pub unanswered_offers: usize,
     /// Bytes of unexpected messages whose senders are gone.
     pub ended_bytes: BudgetShare,
@@ -139,10 +147,10 @@ pub struct State {
     pub turns: u32,
     /// The last turn in which any lane filled a receive.
     pub last_fill_turn: u32,
-    /// Time of the last poll of rare matters, in ticks, and how many there were.
+    /// Time of the last poll of rare matters, in ticks of the clock counter, and the number of these polls.
     pub last_rare_poll: u64,
     pub rare_polls: u32,
-    /// Says in which turns the listeners are polled.
+    /// Says in which polls of rare matters the listeners are polled.
     pub listen_schedule: ListenSchedule,
     /// `stats` counts messages that are matched here, `past_stats` the traffic of lanes that are over and of loopback copies.
     pub stats: Stats,
@@ -162,7 +170,8 @@ impl State {
         self.busy.iter().copied().chain(connecting).chain(self.awaiting.iter().copied()).collect()
     }
 
-    /// Something the program believes sent is still here: an injected message, or the confirmation that an offer was read.
+    /// True if this side still has to send something that the program believes sent: an injected message, or the answer
+    /// to an offer that was read.
     pub fn has_unsent_promises(&mut self) -> bool {
         self.ops.each().any(|(_, op)| matches!(op, Op::Offered { completion, .. } | Op::Rma { completion, .. } if completion.silent))
             || self
@@ -289,7 +298,7 @@ impl State {
         Origin { tag: tag.unwrap_or(0), peer: if source >= UNKNOWN { UNSPEC } else { source } }
     }
 
-    /// Completes a receive with `len` bytes in place. `lost` further bytes did not fit.
+    /// Completes a receive whose first `len` bytes are in place. `lost` further bytes of the message did not fit.
     pub fn received(&mut self, recv: &Recv, len: usize, lost: usize, label: &Label, source: u64) {
         self.stats.recvs += 1;
         let kind = flags::RECV | if recv.tagged { flags::TAGGED } else { flags::MSG };
@@ -302,7 +311,8 @@ impl State {
             if lost == 0 { counter.add(1) } else { counter.add_error(1) }
         }
         if let Some(q) = &self.bind.rx {
-            // A multi-receive buffer takes any number of empty messages, each with an entry: the queue may fill up.
+            // Empty messages use up nothing of a multi-receive buffer, so one buffer can write entries until the queue is
+            // full. Then the lanes are not polled.
             self.polls_lanes &= recv.multi().is_none() || q.has_room();
             if lost > 0 {
                 self.stats.errors += 1;
@@ -331,7 +341,7 @@ impl State {
         self.end_if_last(recv);
     }
 
-    /// Wakes threads that sleep on the endpoint, because there is a new descriptor to watch or something to do.
+    /// Wakes the threads that sleep on the endpoint, because a new descriptor has to be watched or work has come up.
     pub fn wake(&self) {
         if self.sleepers > 0 {
             self.bind.rouse();

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A count of bytes that all endpoints of a domain share, so that many endpoints take no more memory than one may.
+//! A count of bytes that all endpoints of a domain share. A limit on the count holds for all of them together, so that
+//! many endpoints take no more memory than a single endpoint may.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// One endpoint's part of a shared count. Dropping it returns the part.
+/// One endpoint's part of a shared count. The drop gives the part back.
 #[derive(Default)]
 pub struct BudgetShare {
     all: Arc<AtomicU64>,
@@ -34,7 +35,7 @@ impl BudgetShare {
         added
     }
 
-    /// Returns up to `less` bytes of this endpoint's part.
+    /// Gives back up to `less` bytes of this endpoint's part.
     pub fn give_back(&mut self, less: u64) {
         let less = less.min(self.own);
         self.all.fetch_sub(less, Ordering::Relaxed);

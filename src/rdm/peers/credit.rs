@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Flow control of unexpected messages. Each side grants the other a number of bytes; the sender charges each message it sends, and the
-//! receiver returns credit once messages are matched.
+//! Flow control of eager messages. Each side grants the other a number of bytes. The sender charges each message against
+//! the grant, and the receiver returns the credit once the message was matched (consumed).
 
 use crate::error::{Code, Error, Result, errno};
 use crate::rdm::limits::{CREDIT_WAIT_TURNS, FIRST_GRANT, GRANT_LIMIT, MOST_GRANT};
@@ -9,20 +9,23 @@ use crate::rdm::wire::parcel::{OVERHEAD, ParcelWords};
 /// Credit of both directions, counted in bytes since the lane was connected.
 #[derive(Default)]
 pub struct Credit {
-    /// For sending: the peer's grant, the bytes charged to it so far, and the bytes that the peer has returned so far.
+    /// For sending. `granted`: the peer's grant. `charged`: bytes of the messages sent so far. `returned`: the part of
+    /// these that the peer has reported as consumed.
     granted: u64,
     charged: u64,
     returned: u64,
-    /// Turns in which a message waited for credit since some was last returned.
+    /// Turns in which a message waited for credit since the peer last returned some; not counted beyond
+    /// `CREDIT_WAIT_TURNS`.
     waited: u32,
-    /// For receiving: our grant, the bytes received, the bytes of these that were consumed, and the consumed bytes that the peer was last
-    /// told.
+    /// For receiving. `grant`: this side's grant. `received`: bytes received so far. `consumed`: the part of these that
+    /// was consumed. `advertised`: the number of consumed bytes that the peer was last told.
     grant: u64,
     received: u64,
     consumed: u64,
     advertised: u64,
-    /// `headroom`: bytes that can still be received and consumed at once by a single subtraction, without a check of the grant or a message
-    /// to the peer. `measured`: the headroom when it was last computed. The difference is not in `received` and `consumed` yet.
+    /// `headroom`: bytes that can still be received and consumed at once by a single subtraction, because they neither
+    /// exceed the grant nor make a message to the peer necessary. `measured`: the headroom when `measure` computed it.
+    /// `received` and `consumed` do not contain the difference of the two until `settle`.
     headroom: u64,
     measured: u64,
 }
@@ -49,7 +52,7 @@ impl Credit {
         self.measured = self.headroom;
     }
 
-    /// True if a message of this length has credit.
+    /// True if the peer's grant has room for a message of this length.
     #[inline]
     pub fn may_send(&self, len: usize) -> bool {
         self.charged - self.returned + len as u64 + OVERHEAD <= self.granted
@@ -61,13 +64,14 @@ impl Credit {
         self.charged += len as u64 + OVERHEAD;
     }
 
-    /// Called when a message has no credit. True if it should wait for some, false if it has waited long enough to be offered instead.
+    /// Called when a message has no credit. True if the message should go on waiting; false if credit did not come for
+    /// `CREDIT_WAIT_TURNS` turns, and the message is to be offered instead.
     pub fn is_worth_waiting(&mut self) -> bool {
         self.waited += u32::from(self.waited < CREDIT_WAIT_TURNS);
         self.waited < CREDIT_WAIT_TURNS
     }
 
-    /// The peer announces the bytes that it has consumed so far, and its grant.
+    /// Handles the peer's report of the bytes that it has consumed so far, and of its grant.
     pub fn returned(&mut self, consumed: u64, grant: u64) -> Result<()> {
         if consumed < self.returned || consumed > self.charged || grant < self.granted {
             return Err(Error::coded(errno::EPROTO, Code::PeerBroke, "the peer takes back what it granted, or counts what was not sent"));
@@ -76,7 +80,7 @@ impl Credit {
         Ok(())
     }
 
-    /// As `try_receive`; a message beyond the grant is an error.
+    /// As `try_receive`, but a message beyond the grant is an error.
     #[inline]
     pub fn receive(&mut self, len: usize) -> Result<()> {
         if !self.try_receive(len) {
@@ -98,8 +102,8 @@ impl Credit {
         true
     }
 
-    /// Counts a message that is matched as it arrives, if that leaves nothing to tell the peer. False if more than a subtraction is needed;
-    /// then nothing was counted.
+    /// Counts a message that is matched as it arrives. False if the message exceeds the headroom, so that the grant has
+    /// to be checked or the peer told; then nothing was counted.
     #[inline(always)]
     pub fn receive_and_consume(&mut self, len: usize) -> bool {
         match self.headroom.checked_sub(len as u64 + OVERHEAD) {
@@ -111,8 +115,8 @@ impl Credit {
         }
     }
 
-    /// Counts a message as consumed. Returns the parcel that tells the peer, if enough has accumulated. `widen` is asked before the grant
-    /// grows by the amount it is given.
+    /// Counts a message as consumed. Returns the parcel that tells the peer, once half of the grant has accumulated.
+    /// `widen` decides whether the grant may grow by the amount that it is called with.
     #[inline]
     pub fn consumed(&mut self, len: usize, widen: impl FnOnce(u64) -> bool) -> Option<ParcelWords> {
         self.settle();
@@ -122,11 +126,11 @@ impl Credit {
         words
     }
 
-    /// The parcel that returns credit. The grant doubles if the budget permits.
+    /// Builds the parcel that returns credit. The grant doubles up to `MOST_GRANT`, if `widen` permits.
     #[cold]
     #[inline(never)]
     fn advertise(&mut self, widen: impl FnOnce(u64) -> bool) -> ParcelWords {
-        // The peer uses up its grant, so a larger one pays.
+        // A peer that uses up its grant gains from a larger one.
         if self.grant < MOST_GRANT && widen(self.grant) {
             self.grant *= 2;
         }
@@ -138,7 +142,7 @@ impl Credit {
         self.grant
     }
 
-    /// Bytes that were received and not consumed.
+    /// Bytes that were received and are not consumed.
     pub fn unconsumed(&mut self) -> u64 {
         self.settle();
         self.received - self.consumed

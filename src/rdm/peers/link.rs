@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A lane: the connected endpoint of a provider that leads to one peer, with what progress remembers about polling it.
+//! A lane to one peer: the connected endpoint of a provider, and the data by which progress decides how often to poll it.
 
 use crate::prov::bind::Options;
 use crate::prov::{Endpoint, Lane};
@@ -7,23 +7,24 @@ use crate::rdm::limits::{EAGER_MAX, PARCEL_HEAD};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
-/// An endpoint of a provider that leads to one peer.
+/// A lane to one peer.
 pub struct Link {
     pub ep: Box<dyn Endpoint>,
     /// The lane interface of `ep`, looked up once.
     lane: Option<NonNull<dyn Lane>>,
-    /// Index of its provider among the domain's lanes.
+    /// Index of the lane's provider in `Domain::lanes`.
     pub lane_index: usize,
-    /// Identifies this link in the events and results of `ep`. Never used twice.
+    /// Identifies this link in the events and results of `ep`. No other link gets the same number.
     pub number: usize,
-    /// Longest message, in bytes, that goes as one parcel.
+    /// Length in bytes of the longest eager message of this lane.
     pub eager_max: usize,
-    /// Time at which the peer called, if the address vector did not name it; 0 if it did, or if this side called.
+    /// Time at which the peer called without being named by the address vector; 0 if the vector names it, or if this side
+    /// dialed.
     pub unlisted: AtomicU64,
-    /// Index in the poll schedule, and consecutive polls that found nothing.
+    /// `slot`: index in the poll schedule. `empty_polls`: number of consecutive polls that found nothing.
     slot: AtomicUsize,
     empty_polls: AtomicU32,
-    /// The endpoint's last turn in which this lane filled a receive.
+    /// The last turn of the endpoint in which this lane filled a receive.
     last_fill_turn: AtomicU32,
 }
 
@@ -53,7 +54,7 @@ impl Link {
         }
     }
 
-    /// Applies the endpoint's options. `driver_calls` stays as it was chosen when the lane was opened.
+    /// Applies the endpoint's options. The lane keeps the `driver_calls` that was chosen when it was opened.
     pub fn set_options(&self, options: Options) {
         self.ep.set_options(&mut |o| *o = Options { driver_calls: o.driver_calls, ..options });
     }
@@ -94,7 +95,7 @@ impl Link {
         self.empty_polls.store(looks, Ordering::Relaxed);
     }
 
-    /// Counts a poll that found nothing, and returns how many there were in a row.
+    /// Counts a poll that found nothing, and returns the number of such polls in a row.
     #[inline]
     pub fn count_empty_poll(&self) -> u32 {
         let looks = self.empty_polls.load(Ordering::Relaxed).saturating_add(1);

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The interval at which progress polls the listeners for callers. It grows while nobody calls. Each poll is a system call per listener.
+//! The interval at which progress polls the listeners for callers. Each poll costs a system call per listener, so the
+//! interval grows while nobody calls.
 
-/// Polls of rare matters per poll of the listeners, while callers arrive and when none has for long.
+/// The interval in polls of rare matters (callers, deadlines and the like, see `transfer/progress`): while callers
+/// arrive, and after none has come for long.
 const MIN_INTERVAL: u32 = 4;
 const MAX_INTERVAL: u32 = 32;
 
@@ -24,7 +26,7 @@ impl ListenSchedule {
         self.left == 0
     }
 
-    /// The listeners were polled. `busy`: somebody called, or lanes are being connected.
+    /// Sets the next interval after a poll of the listeners. `busy`: somebody called, or lanes are being connected.
     pub fn polled(&mut self, busy: bool) {
         self.every = if busy { MIN_INTERVAL } else { (2 * self.every).min(MAX_INTERVAL) };
         self.left = self.every;
@@ -35,7 +37,7 @@ impl ListenSchedule {
 mod tests {
     use super::*;
 
-    /// Counts how many of `looks` calls were due.
+    /// Counts how many of `looks` polls of rare matters polled the listeners.
     fn due_polls(of: &mut ListenSchedule, looks: u32, busy: bool) -> usize {
         let mut look = || {
             let due = of.is_due();

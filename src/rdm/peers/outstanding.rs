@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Outstanding work of an endpoint: posted receives, and operations that a lane or a peer works on. Operations have numbers, and a number
-//! that was used names nothing afterwards.
+//! Outstanding work of an endpoint: posted receives, and operations that a lane or a peer works on. Each operation has a
+//! number. After the operation has ended, its number names nothing, and no later operation gets it.
 
 use super::peer::{CompletionInfo, Id};
 use crate::error::{Error, Result};
@@ -15,13 +15,13 @@ use std::collections::VecDeque;
 
 /// A buffer that takes several messages (`GDRFAB_MULTI_RECV`).
 pub struct MultiRecv {
-    /// Messages whose bytes are still being written into the buffer.
+    /// Number of messages whose bytes are still being written into the buffer.
     pub arriving: usize,
     /// No further message is placed in the buffer.
     pub full: bool,
     /// The buffer is full when fewer bytes than this are left.
     pub min_room: usize,
-    /// The receive and its error, if it fails once the arriving messages are in place.
+    /// The receive, and the error with which it fails once the arriving messages are in place.
     pub fails_with: Option<Box<(Recv, Error)>>,
 }
 
@@ -74,15 +74,17 @@ impl Recv {
 
 /// Fault injection for one endpoint (`GDRFAB_FAULT`).
 pub struct FaultInjection {
-    /// Plan for receives from any source and from peers that are not connected. Such receives can be delayed, and count for no lane.
+    /// Plan for receives from any source and for receives from peers that are not connected. The plan can delay such a
+    /// receive; it counts the receive for no lane and breaks no connection.
     pub plan: Box<Plan>,
     pub delayed: VecDeque<DelayedRecv>,
 }
 
-/// A receive that was accepted, but is posted only at `until`.
+/// A receive that was accepted, but is posted only at time `until`.
 pub struct DelayedRecv {
     pub until: u64,
-    /// The only peer whose messages can fill it. Its index may change until then.
+    /// The only peer whose messages can fill the receive. The record names the peer, because its index may change before
+    /// `until`.
     pub from: Option<Id>,
     pub want: RecvFilter,
     pub recv: Recv,
@@ -90,22 +92,22 @@ pub struct DelayedRecv {
 
 /// An operation that a lane or a peer works on.
 pub enum Op {
-    /// An RMA operation, an atomic or a part of a block list that a lane carries out. `_owned`, here and below, is the library's copy of
-    /// the program's bytes, kept as long as the operation.
+    /// An RMA operation, an atomic or a part of a block list that a lane carries out. `_owned`: the library's copy of the
+    /// program's bytes, kept as long as the operation; the same in the other variants.
     Rma { peer: Id, completion: CompletionInfo, _owned: Option<Box<[u8]>> },
-    /// A message whose memory the peer may read until it answers DONE.
+    /// A message that this side offered. The peer may read the memory until it answers with DONE.
     Offered {
         peer: Id,
         completion: CompletionInfo,
         exposed: Vec<(usize, RegionId)>,
-        /// Only the peer's answer shows that it no longer reads: some of the message lies in regions that the program registered, or the
-        /// lane cannot revoke a region while it is read.
+        /// Nothing but the peer's answer shows that the peer no longer reads: some of the message lies in regions that
+        /// the program registered, or the lane cannot revoke a region while the peer reads it.
         needs_answer: bool,
         /// The message's bytes, if they are in host memory.
         pieces: Pieces,
         _owned: Option<Box<[u8]>>,
     },
-    /// An offer that was taken back. Its number stays reserved until the peer answers.
+    /// An offer that this side took back. Its number stays reserved until the peer answers.
     Withdrawn { peer: Id },
     /// An offer of the peer that is being read into a receive.
     Reading {
@@ -113,19 +115,21 @@ pub enum Op {
         /// Number of the link by which the message was offered.
         link: usize,
         recv: Recv,
-        /// Position at which the receive was posted, if the receive is posted again when the sender takes the message back.
+        /// Position of the receive in the order of posting, if the receive is posted again when the sender takes the
+        /// message back.
         position: Option<RecvPosition>,
         offer: MessageOffer,
         label: Label,
         source: u64,
-        /// The read was not handed to the lane yet.
+        /// The read still waits in `Peer::reads`; the lane does not have it.
         queued: bool,
     },
     /// A message of this endpoint to itself that waits for its receive.
     Loopback { completion: CompletionInfo, pieces: Pieces, site: Site, _owned: Option<Box<[u8]>> },
 }
 
-/// An offer that was taken back, or whose peer is gone. Its entry is written when the peer can no longer read the memory.
+/// An offer that this side took back, or whose peer is gone. Its entry is written when the peer can no longer read the
+/// memory.
 pub struct RevokedOffer {
     pub completion: CompletionInfo,
     /// Number of the offer, while the peer may still answer it; 0 afterwards.
@@ -136,8 +140,9 @@ pub struct RevokedOffer {
     pub _owned: Option<Box<[u8]>>,
 }
 
+/// Outstanding operations by number. The low half of a number is the index of its slot, the high half counts the uses of
+/// the slot.
 #[derive(Default)]
-/// Outstanding operations by number. The low half of a number is the index of its slot, the high half counts the uses of the slot.
 pub struct Ops {
     all: Vec<(u32, Option<Op>)>,
     free: Vec<u32>,

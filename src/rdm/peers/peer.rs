@@ -26,7 +26,7 @@ pub struct Acceptor {
     pub listener: Box<dyn Listener>,
 }
 
-/// Record of the one peer of a connected endpoint.
+/// The `Id` of a connected endpoint's only peer.
 pub const ONLY_PEER: Id = 0;
 
 /// The part of a connected endpoint (type MSG) that goes beyond a connectionless one.
@@ -35,9 +35,9 @@ pub struct Connection {
     /// Identifies the program's endpoint object in its events.
     pub object: usize,
     pub context: usize,
-    /// Connected by `connect_addr`: both ends were given each other's address.
+    /// The endpoint connects by `connect_addr`: each side was given the other's address.
     pub exchanged: bool,
-    /// Why the connection is over.
+    /// The reason for which the connection ended.
     pub ended_by: Option<Error>,
 }
 
@@ -56,7 +56,8 @@ pub enum Phase {
     Accepting(Arc<Link>),
     /// Connected endpoint only: both ends dial each other by addresses that were exchanged.
     Exchanged(Arc<Link>),
-    /// Paused. Both sides dialed, and the peer's call is the one that counts; or the peer has no room for a caller now.
+    /// The next dial waits until `until`, an absolute time in nanoseconds: both sides dialed and the peer's call is the
+    /// one that counts, or the peer could not take the call at this moment, for lack of room for example.
     Awaiting {
         until: u64,
     },
@@ -78,9 +79,9 @@ pub struct CompletionInfo {
     pub wants_entry: bool,
     /// Absolute time; 0 means none.
     pub deadline: u64,
-    /// The operation was injected or does not report success: no entry tells of a cancellation.
+    /// The operation was injected or does not report success. If it is cancelled, it writes no entry.
     pub silent: bool,
-    /// The operation is a part of a block list.
+    /// The operation is a part of a block list, and reports to the list instead of a queue.
     pub part: bool,
     pub tag: u64,
 }
@@ -99,9 +100,10 @@ pub struct PendingOp {
     pub kind: PendingKind,
 }
 
-/// The operation itself.
+/// The arguments that only one kind of operation has.
 pub enum PendingKind {
-    /// `offered`: number of the offer and its pieces, once the memory is exposed to the peer.
+    /// `offered`: the number of the offer and the pieces that the peer reads, once the memory is exposed to the peer. The
+    /// offer may still wait for room in the lane.
     Message {
         label: Label,
         offered: Option<(u64, Vec<RmaIov>)>,
@@ -115,48 +117,51 @@ pub enum PendingKind {
     Atomic(Box<AtomicOp>),
 }
 
-/// State of an offer that the peer made: unmatched, at `at`, unless a peek has claimed it; or being read, by the operation of this number.
+/// State of an offer that the peer made.
 #[derive(Clone, Copy)]
 pub enum OfferState {
+    /// The message waits in the matcher at `at`, unless a peek has claimed it.
     Unmatched { tagged: bool, at: EntryId },
+    /// The operation of this number (`Op::Reading`) reads the message.
     Reading(u64),
 }
 
 /// The record of one peer.
 pub struct Peer {
-    /// The name as far as it is known. It is complete once a lane was connected.
+    /// The name, as far as it is known. It is complete once a lane was connected.
     pub name: Name,
-    /// Nonce by which the peer was named while `name` has none; 0 if only its address was given.
+    /// The nonce that the peer must have while `name` has none. The address vector named it after this record was made
+    /// from the bare address. 0 if any endpoint at the address will do.
     pub expected_nonce: u64,
-    /// Index in the address vector, or a number from `state::UNKNOWN` on.
+    /// Index in the address vector; a number from `state::UNKNOWN` on if the vector does not name the peer.
     pub source: u64,
     pub phase: Phase,
     /// Operations that have not started, in the order of posting.
     pub waiting: VecDeque<PendingOp>,
-    /// Parcels without bytes. They are sent before anything in `waiting`.
+    /// Parcels that carry no message: answers, credit, withdrawals. They are sent before anything in `waiting`.
     pub control: VecDeque<ParcelWords>,
     pub credit: Credit,
-    /// Operations that the lane or the peer works on.
+    /// Number of operations that the lane or the peer works on.
     pub in_flight: usize,
-    /// Offers to the peer that it has not answered.
+    /// Number of offers to the peer that it has not answered.
     pub open_offers: usize,
-    /// Regions that these offers expose.
+    /// Number of regions that these offers expose.
     pub exposed: usize,
-    /// Offers of the peer to which no DONE was sent yet.
+    /// Number of the peer's offers to which this side has not sent DONE yet.
     pub unanswered_offers: usize,
-    /// Offers of the peer that are not read completely, by the peer's numbers.
+    /// Offers of the peer that this side has not read completely, by the numbers that the peer gave them.
     pub peer_offers: HashMap<u64, OfferState, TagHashBuilder>,
-    /// Reads of the peer's offers that are to be posted.
+    /// Operations that read the peer's offers and still have to be posted on the lane.
     pub reads: VecDeque<u64>,
     /// The peer is in `State::busy`.
     pub busy: bool,
-    /// Dialed because a block list waits. If that fails, the list is moved piece by piece.
+    /// This side dialed the peer because a block list waits. If the dial fails, the list is moved piece by piece.
     pub dialed_for_list: bool,
-    /// Time until which the peer is dialed; 0 if it was not dialed yet.
+    /// Time at which this side gives up dialing the peer; 0 before the first dial.
     pub connect_until: u64,
-    /// Times in a row that the peer had no room for a caller.
+    /// Number of times in a row that the peer had no room for a caller, at most 6.
     pub refusals: u8,
-    /// Why the shm lane and the device's lane do not lead to the peer, if they were tried.
+    /// The reasons why the shm lane and the lane of an RDMA device do not lead to the peer, if they were tried.
     pub why_not_local: Option<Box<str>>,
     pub why_no_device: Option<Box<str>>,
     /// Fault injection of the peer's lane.
@@ -197,17 +202,17 @@ impl Peer {
         self.peer_offers.insert(offer, state);
     }
 
-    /// The offer was read, or taken back.
+    /// Removes an offer that was read or taken back.
     pub fn forget_offer(&mut self, offer: u64) {
         self.peer_offers.remove(&offer);
     }
 
-    /// No operation of this side waits for the lane or is under way on it.
+    /// True if no operation of this side waits for the lane or is under way on it.
     pub fn is_at_rest(&self) -> bool {
         self.in_flight == 0 && self.waiting.is_empty() && self.control.is_empty()
     }
 
-    /// Nothing but the record is left of the peer.
+    /// True if nothing but the record is left of the peer.
     pub fn is_idle(&self) -> bool {
         matches!(self.phase, Phase::Unconnected) && self.waiting.is_empty() && self.control.is_empty() && self.in_flight == 0 && !self.busy
     }

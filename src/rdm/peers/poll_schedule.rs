@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The order in which progress polls an endpoint's lanes. Active lanes, which brought something lately, are polled in every turn; quiet
-//! lanes now and then. So a thousand silent peers add next to nothing to the cost of one that speaks.
+//! The order in which progress polls an endpoint's lanes. Active lanes, which brought something lately, are polled in
+//! every turn, quiet lanes only now and then. So a thousand silent peers add next to nothing to the cost of one that
+//! speaks.
 
 use super::link::Link;
 use super::peer::Id;
@@ -9,10 +10,11 @@ use std::sync::Arc;
 
 /// Active lanes polled in one turn. If there are more, each turn takes the next ones.
 const ACTIVE_PER_TURN: usize = 32;
-/// Quiet lanes polled in one turn when the endpoint is idle: no lane is active, or the last `IDLE_TURNS` turns brought nothing.
+/// Quiet lanes polled in one turn if the endpoint is idle: no lane is active, or the last `IDLE_TURNS` turns brought
+/// nothing.
 const QUIET_PER_TURN: usize = 16;
 const IDLE_TURNS: u32 = 32;
-/// Otherwise one quiet lane is polled in every `QUIET_INTERVAL`-th turn.
+/// If the endpoint is not idle, every `QUIET_INTERVAL`-th turn polls one quiet lane.
 const QUIET_INTERVAL: u32 = 32;
 /// Consecutive empty polls after which a lane becomes quiet.
 pub const EMPTY_POLLS_MAX: u32 = 256;
@@ -22,7 +24,7 @@ pub const EMPTY_POLLS_MAX: u32 = 256;
 pub struct PollSchedule {
     lanes: Vec<(Id, Arc<Link>)>,
     active: usize,
-    /// Index of the last polled active lane, and of the last polled quiet one.
+    /// Index of the active lane polled last, and of the quiet lane polled last.
     active_at: usize,
     quiet_at: usize,
     /// Consecutive turns that brought nothing.
@@ -87,7 +89,7 @@ impl PollSchedule {
         }
     }
 
-    /// Begins a turn. Returns how many active and quiet lanes it polls.
+    /// Begins a turn. Returns the number of active and the number of quiet lanes that the turn polls.
     #[inline]
     pub fn turn(&mut self) -> (usize, usize) {
         self.turns = self.turns.wrapping_add(1);
@@ -106,8 +108,8 @@ impl PollSchedule {
         self.idle = if brought { 0 } else { self.idle.saturating_add(1) };
     }
 
-    /// Index of the next active lane. It counts downwards: a lane that is demoted in this turn changes places with one that was polled
-    /// already.
+    /// Index of the next active lane to poll. The index counts downwards, because a lane that is demoted in this turn
+    /// changes places with the last active lane, which was polled already.
     #[inline]
     pub fn next_active(&mut self) -> usize {
         self.active_at =

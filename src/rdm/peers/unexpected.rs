@@ -6,6 +6,7 @@ use crate::prov::Parcel;
 use crate::prov::op::Iov;
 use crate::rdm::wire::parcel::MessageOffer;
 
+/// Length in bytes of the longest message that lies inside its record.
 const FEW: usize = 40;
 
 /// A message that arrived before its receive.
@@ -29,7 +30,7 @@ pub enum Unexpected {
     },
 }
 
-/// The bytes of a message.
+/// The bytes of a message: inside the record, or on the heap.
 pub enum UnexpectedData {
     Few { bytes: [u8; FEW], len: u8 },
     Many(Box<[u8]>),

@@ -3,7 +3,8 @@
 
 use crate::rdm::peers::credit::*;
 
-/// `receive_and_consume` counts the same as `receive` followed by `consumed`, and refuses when the peer is to be told.
+/// `receive_and_consume` counts the same as `receive` followed by `consumed`, and counts nothing when the peer has to be
+/// told.
 #[test]
 fn receive_and_consume_equals_the_two_steps() {
     let (mut plain, mut fast) = (Credit::new(FIRST_GRANT), Credit::new(FIRST_GRANT));

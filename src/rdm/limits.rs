@@ -16,8 +16,8 @@ pub const PARCEL_HEAD: usize = 64;
 /// that offers more is disconnected.
 pub const OFFERS_MAX: usize = 1 << 16;
 /// `EXPOSED_MAX`: regions of a domain that its messages may expose at once, in addition to the program's own regions.
-/// `EXPOSED_FLOOR`: regions that each peer may have exposed even if slow peers hold half of all. A peer gets more only
-/// while less than half is in use (`RegionQuota::may_expose`).
+/// `EXPOSED_FLOOR`: regions that each peer may have exposed even if slow peers hold half of all. Beyond the floor, a peer
+/// may have at most as many as the first half of all leaves free (`RegionQuota::may_expose`).
 pub const EXPOSED_MAX: usize = 3 << 16;
 pub const EXPOSED_FLOOR: usize = 32;
 /// Unanswered offers of all peers together. Beyond this number, an unlisted caller with more than its fair share,

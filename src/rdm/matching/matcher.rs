@@ -2,9 +2,12 @@
 //! Matches messages and receives by source and tag, in the order of posting and of arrival, at a cost that does not grow with the number of
 //! entries.
 //!
-//! A receive names a source or any source, and bits of the tag to ignore (its mask). Programs use two or three masks, so each pair of a
-//! mask and "any source or one source" is learned as a class. Within a class, a hash finds the oldest entry; an arriving message asks each
-//! class, and takes the oldest receive of all answers. Receives beyond eight classes are in one list that is walked in order.
+//! A receive names one source or any source, and the bits of the tag to ignore (its mask). Programs use two or three
+//! masks, so receives with the same mask form two classes: those that name one source, and those from any source. The
+//! matcher learns a class when it meets the first receive of the class. Within a class, a hash finds the oldest receive
+//! that fits a message, or the oldest stored message that fits a receive. An arriving message asks each class, and takes
+//! the oldest receive of all answers. Receives that belong to none of the first eight classes are in one list, which is
+//! walked in order.
 
 use super::message_lists::{EMPTY, ListEnds, MessageLists, step};
 use super::posted_receives;
@@ -14,9 +17,9 @@ use crate::error::Result;
 use crate::prov::av::UNSPEC;
 use std::collections::HashMap;
 
-/// Classes that have a hash.
+/// Number of classes whose receives are in the hash by source and tag.
 const CLASSES: usize = 8;
-/// The class of receives that fit none of these.
+/// The class of all receives that belong to none of these classes.
 const OTHERS: u8 = CLASSES as u8;
 
 /// The messages that a receive takes.
@@ -37,7 +40,7 @@ impl RecvFilter {
 /// The number of a receive in the order of posting, and the messages that it takes.
 pub type RecvPosition = (u64, RecvFilter);
 
-/// Names a posted receive or an unexpected message while it waits.
+/// Names a posted receive or an unexpected message as long as the matcher stores it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct EntryId(u32);
 
@@ -62,17 +65,18 @@ impl MatchClass {
     }
 }
 
-/// `R`: a posted receive, `U`: an unexpected message.
+/// `R` is the type of a posted receive, `U` the type of an unexpected message.
 pub struct Matcher<R, U> {
     classes: Vec<MatchClass>,
     posted: PostedReceives<R>,
     unexpected: MessageLists<U, { CLASSES + 1 }>,
-    /// Every message is in the list of all messages, `arrivals`, and in one list of each class, found by `by_key`. Messages from
-    /// `unindexed` on are in `arrivals` only: most are received in the order of arrival, and then the classes are never asked.
+    /// Every message is in the list of all messages, `arrivals`. An indexed message is also in one list of each class,
+    /// which `by_key` finds. The messages from `unindexed` on are in `arrivals` only, because most messages are received
+    /// in the order of arrival, and then no class is asked.
     by_key: HashMap<MatchKey, ListEnds, TagHashBuilder>,
     arrivals: ListEnds,
     unindexed: u32,
-    /// Messages stored so far, which numbers them.
+    /// Number of messages stored so far. The number of a message is this count.
     count_kept: u64,
     #[cfg(test)]
     probes: std::cell::Cell<usize>,
@@ -150,7 +154,7 @@ impl<R, U> Matcher<R, U> {
         self.unexpected.room()
     }
 
-    /// Posts a receive that no stored message fits. `number` is greater than that of any receive before.
+    /// Posts a receive that fits no stored message. `number` is greater than the number of any receive before.
     #[inline(always)]
     pub fn post(&mut self, number: u64, want: RecvFilter, item: impl FnOnce() -> R) -> EntryId {
         let key = match self.class_of(&want) {
@@ -199,7 +203,8 @@ impl<R, U> Matcher<R, U> {
         (best != NONE).then_some(EntryId(best))
     }
 
-    /// `find_posted` among the receives of class `OTHERS` that are older than number `number`; `best` if there is none.
+    /// `find_posted` among the receives of class `OTHERS` that are older than number `number`. Returns `best` if none
+    /// fits.
     #[cold]
     fn find_other(&self, source: u64, tag: u64, best: u32, number: u64) -> u32 {
         let mut at = self.posted.first(&OTHER_KEY);
@@ -219,7 +224,7 @@ impl<R, U> Matcher<R, U> {
         self.posted.get_mut(at.0).and_then(|n| n.item.as_mut())
     }
 
-    /// As `remove_posted`, for a receive that owns nothing, so that nothing has to be dropped.
+    /// Removes a receive as `remove_posted` does. The receive owns nothing, so nothing is dropped.
     #[inline(always)]
     pub fn forget_posted(&mut self, at: EntryId, source: u64) {
         if let Some(class) = self.posted.forget(at.0, source).and_then(|class| self.classes.get_mut(usize::from(class))) {
@@ -234,7 +239,7 @@ impl<R, U> Matcher<R, U> {
         self.withdraw_posted(at)
     }
 
-    /// Removes a receive without filling it; that does not affect the order of the others.
+    /// Removes a receive that no message fills. Earlier receives can still be posted again (`can_repost`).
     #[inline(always)]
     pub fn withdraw_posted(&mut self, at: EntryId) -> Option<R> {
         let class = usize::from(self.posted.get(at.0)?.class());
@@ -260,8 +265,8 @@ impl<R, U> Matcher<R, U> {
         self.posted.record_fill(number, source);
     }
 
-    /// True if a receive can be posted again at its old position: no later receive has been filled since by a message that might have been
-    /// its own. `source`: the sender's current index.
+    /// True if a receive can be posted again at its old position: since then, no later receive has been filled by a
+    /// message that this receive might have got. `source`: the sender's current index.
     pub fn can_repost(&self, (number, want): &RecvPosition, source: u64) -> bool {
         self.posted.newest_filled((want.source != UNSPEC).then_some(source)) <= *number
     }
@@ -323,8 +328,8 @@ impl<R, U> Matcher<R, U> {
         EntryId(at)
     }
 
-    /// Puts a message into the lists of the classes. `moved`: only its source has changed, so it is still in the lists of classes with any
-    /// source.
+    /// Puts a message into the lists of the classes. `moved`: only the message's source has changed, so the message is
+    /// still in the lists of the classes with any source.
     fn index_message(&mut self, at: u32, source: u64, tag: u64, moved: bool) {
         for (c, class) in self.classes.iter().enumerate().filter(|(_, class)| !(moved && class.any_source)) {
             self.unexpected.link(c, self.by_key.entry(class.key(c, source, tag)).or_insert(EMPTY), at);
@@ -355,7 +360,8 @@ impl<R, U> Matcher<R, U> {
         self.unexpected.unlink(CLASSES, &mut self.arrivals, at);
     }
 
-    /// Removes a message from the lists of the classes. `moves`: it stays in those with any source, as in `index_message`.
+    /// Removes a message from the lists of the classes. `moves`: the message stays in the lists of the classes with any
+    /// source.
     #[inline]
     fn unindex(&mut self, at: u32, source: u64, tag: u64, moves: bool) {
         for (c, class) in self.classes.iter().enumerate().filter(|(_, class)| !(moves && class.any_source)) {
@@ -425,8 +431,9 @@ impl<R, U> Matcher<R, U> {
         })
     }
 
-    /// Sources have got other numbers; `source` gives the new one of a message. Messages keep their order. All of them leave their old
-    /// lists before the first enters a new one, so that each finds its place at the end of the new list, or near it.
+    /// Files messages under their sources' new numbers. `source` gives the new number of a message. Messages keep their
+    /// order. All of them leave their old lists before the first enters a new list, so that each finds its place at or
+    /// near the end of the new list.
     pub fn refile(&mut self, source: impl Fn(&U) -> Option<u64>) {
         self.posted.forget_senders();
         let new = |(at, m): (EntryId, &U)| Some((at.0, source(m)?, self.unexpected.get(at.0)?));

@@ -23,14 +23,14 @@ pub struct ListEnds {
 
 pub const EMPTY: ListEnds = ListEnds { first: NONE, last: NONE };
 
-/// List `k` runs through link `k` of its nodes.
+/// A stored message. List `k` runs through `links[k]` of its nodes.
 pub struct MessageNode<T, const LISTS: usize> {
     /// `None` if the node is free.
     pub item: Option<T>,
     pub number: u64,
     pub source: u64,
     pub tag: u64,
-    /// The node is in the lists of the classes as well as in the list of all messages.
+    /// The node is in the lists of the matcher's classes as well as in the list of all messages.
     pub indexed: bool,
     pub links: [Neighbours; LISTS],
 }
@@ -47,6 +47,7 @@ pub fn step() {
     STEPS.set(STEPS.get() + 1);
 }
 
+/// The nodes of all stored messages. The caller keeps the ends of the lists.
 pub struct MessageLists<T, const LISTS: usize> {
     all: Vec<MessageNode<T, LISTS>>,
     free: Vec<u32>,

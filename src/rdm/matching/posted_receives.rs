@@ -1,18 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The table of posted receives. A hash leads from a key to the oldest receive with that key, which leads to the later ones. All nodes lie
-//! in one array, so that posting and removing a receive allocate nothing.
+//! The table of posted receives. A hash leads from a key to the oldest receive with that key, and this receive leads to
+//! the later ones. All nodes lie in one array, so that posting and removing a receive allocate nothing.
 
 use crate::error::Result;
 use crate::fallible::{MakeRoom, filled};
 use std::hash::{BuildHasher, RandomState};
 
+/// The index of no node.
 pub const NONE: u32 = u32::MAX;
 /// Buckets of the hash at first.
 const BUCKETS: usize = 64;
-/// Groups of senders for which the newest filled receive is recorded.
+/// Groups into which senders are divided. For each group, the table records the newest filled receive.
 const SENDER_CLASSES: usize = 64;
 
-/// Class, source and tag of a receive, masked. Peers choose tags, and must not be able to choose buckets: the hash has a secret.
+/// Class, source and tag of a receive, without the bits that the class ignores. Peers choose tags and must not be able to
+/// choose buckets, so the hash has a secret.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct MatchKey {
     pub class: u8,
@@ -39,8 +41,8 @@ pub struct RecvNode<R> {
     /// The previous and the next receive with the same key.
     prev: u32,
     next: u32,
-    /// Of the oldest receive with a key only. `last`: the newest receive with that key. `next_in_bucket`: the oldest receive with another
-    /// key in the same bucket.
+    /// Only the oldest receive with its key uses these two fields. `last`: the newest receive with the key.
+    /// `next_in_bucket`: the oldest receive with another key in the same bucket.
     last: u32,
     next_in_bucket: u32,
 }
@@ -54,7 +56,8 @@ pub struct PostedReceives<R> {
     /// For each group of senders, the highest number of a receive that got one of their messages.
     newest_filled: [u64; SENDER_CLASSES],
     buckets: Box<[u32]>,
-    /// The oldest receive of the only key, which is not in the hash: a program that posts receives of one key at a time computes no hash.
+    /// The oldest receive of the only key. This key is not in the hash, so a program that posts receives of one key at a
+    /// time computes no hash.
     sole: u32,
     secret: [u64; 2],
 }
@@ -140,10 +143,10 @@ impl<R> PostedReceives<R> {
         NONE
     }
 
-    /// Adds a receive after those with the same key. `number` grows with each call.
+    /// Adds a receive behind the receives with the same key. `number` is greater than the numbers of those receives.
     #[inline(always)]
     pub fn add(&mut self, key: MatchKey, number: u64, filter: NodeFilter, item: impl FnOnce() -> R) -> u32 {
-        // Callers that must not fail have called `room` before.
+        // A caller that must not fail has called `room` before, so that a node is free.
         if self.free == NONE {
             self.put_free();
         }
@@ -219,8 +222,8 @@ impl<R> PostedReceives<R> {
         self.buckets.get_mut(hash as usize & mask).map_or(NONE, |head| std::mem::replace(head, at))
     }
 
-    /// Fills the node at `at`, the first of the free list. The fields are written one by one: a node built elsewhere and copied would have
-    /// to wait for its own stores.
+    /// Fills the node at `at`, the first of the free list. The fields are written one by one, because the copy of a node
+    /// built elsewhere would have to wait until the stores that built it are done.
     #[inline(always)]
     fn place(
         &mut self,
@@ -242,7 +245,7 @@ impl<R> PostedReceives<R> {
         self.count += 1;
     }
 
-    /// A second key appears: the first one moves into the hash.
+    /// Moves the only key into the hash, because a second key appears.
     #[inline(never)]
     fn move_sole_to_hash(&mut self) {
         let at = std::mem::replace(&mut self.sole, NONE);
@@ -302,7 +305,7 @@ impl<R> PostedReceives<R> {
         }
     }
 
-    /// Removes a node that is not the oldest of its key from between its neighbours.
+    /// Takes a node that is not the oldest of its key out from between its neighbours.
     #[inline(never)]
     fn unlink(&mut self, at: u32, prev: u32, next: u32) {
         if let Some(node) = self.node(prev) {
@@ -320,7 +323,7 @@ impl<R> PostedReceives<R> {
         }
     }
 
-    /// Makes the node that leads to `at` in its bucket lead to `successor` instead.
+    /// Makes the node that leads to `at` in the bucket `place` lead to `successor` instead.
     #[inline(never)]
     fn relink_chain(&mut self, place: usize, at: u32, successor: u32) {
         let mut prev = self.buckets.get(place).copied().unwrap_or(NONE);
@@ -356,13 +359,14 @@ impl<R> PostedReceives<R> {
         *newest_filled = number.max(*newest_filled);
     }
 
-    /// The highest number of a receive that got a message from the group of `source`, or from any sender.
+    /// The highest number of a receive that got a message from the group of `source`; without `source`, from any sender.
     pub fn newest_filled(&self, source: Option<u64>) -> u64 {
         let of_all = || self.newest_filled.iter().copied().max().unwrap_or(0);
         source.map_or_else(of_all, |source| self.newest_filled[source as usize % SENDER_CLASSES])
     }
 
-    /// The senders have got other numbers, so all groups take the highest number of any.
+    /// The senders have got other numbers, so the groups mean other senders. Each group takes the highest number of all
+    /// groups.
     pub fn forget_senders(&mut self) {
         self.newest_filled = [self.newest_filled(None); SENDER_CLASSES];
     }

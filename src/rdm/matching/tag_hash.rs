@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A hash for tags and other numbers that peers choose. Its secret keeps peers from choosing which of them collide.
+//! A hash for tags and other numbers that peers choose. The hash has a secret, so peers cannot choose numbers that
+//! collide.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 

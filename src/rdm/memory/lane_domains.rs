@@ -30,17 +30,18 @@ pub struct Domain {
     pub threading: Threading,
     pub lanes: Vec<LaneDomain>,
     pub regions: Serial<Regions>,
-    /// Exposed regions that closed endpoints left behind because they were busy, by lane.
+    /// Exposed regions that nobody else closes any more, with the index of the lane. They were busy when their endpoint
+    /// closed, or when they left the registration cache.
     orphans: Serial<Vec<(usize, RegionId)>>,
     pub quota: RegionQuota,
     keys: Serial<KeySource>,
-    /// Shared counts of all endpoints: `grants`, bytes granted beyond the first grants; `ended`, bytes of unexpected messages whose senders
-    /// are gone.
+    /// Counts that all endpoints share. `grants`: bytes granted beyond the first grants. `ended`: bytes of unexpected
+    /// messages whose senders are gone.
     pub grants: Arc<AtomicU64>,
     pub ended: Arc<AtomicU64>,
     /// The program chooses the keys of regions.
     pub user_keys: bool,
-    /// Copies within this process by system calls, which report pages that are missing.
+    /// Copies within this process by system calls, which report missing pages as an error.
     pub user_copy: Arc<UserCopy>,
 }
 
@@ -68,29 +69,31 @@ impl Domain {
         })
     }
 
-    /// True if some lane lets the target carry a part of large copies.
+    /// True if some lane lets the target's process carry out a part of large copies.
     pub fn shares_copies(&self) -> bool {
         self.lanes.iter().any(|lane| lane.provider.reach() == Reach::Host)
     }
 
-    /// Address of the device that one of the lanes has, with any port.
+    /// Address of the device that one of the lanes has. Its port 0 stands for any port.
     pub fn device_address(&self) -> Option<SocketAddr> {
         let devices = self.lanes.iter().filter(|lane| lane.provider.reach() == Reach::Devices);
         devices.filter_map(|lane| lane.info.src_addr.as_deref()?.split_once("://")?.1.parse().ok()).next()
     }
 
-    /// A random number that nobody can guess. Never 0.
+    /// Draws a random number that nobody can guess. The number is never 0.
     pub fn draw(&self) -> u64 {
         self.keys.lock().draw()
     }
 
-    /// Draws a key that tells peers, as a lane's own key does, whether it names device memory, and whether its atomics are the card's.
+    /// Draws a key. As a lane's own key does, the key tells peers whether it names device memory, and whether only the
+    /// card carries out atomics on the region.
     pub fn draw_key(&self, on_device: bool, access: Access) -> u64 {
         let (device, card) = (if on_device { DEVICE_KEY } else { 0 }, if access.contains(Access::ATOMIC) { CARD_KEY } else { 0 });
         self.draw() & !(DEVICE_KEY | CARD_KEY) | CHOSEN_KEY | device | card
     }
 
-    /// True if a peer's key says that atomics on its region are carried out by the card alone. Keys that programs choose say nothing.
+    /// True if a peer's key says that the card alone carries out atomics on the region. A key that a program chose says
+    /// nothing.
     pub fn is_card_key(&self, key: u64) -> bool {
         const MARKS: u64 = CHOSEN_KEY | CARD_KEY;
         key & MARKS == MARKS && !self.user_keys
@@ -101,8 +104,8 @@ impl Domain {
         if desc & DEVICE_DESC == 0 { Ok(Site::HOST) } else { self.regions.lock().named(desc).map(|r| r.local.site()) }
     }
 
-    /// Translates the program's descriptors to those of one lane. A descriptor of host memory only speeds things up, so one that names no
-    /// region becomes 0.
+    /// Translates the program's descriptors to the descriptors of one lane. A descriptor of host memory only speeds
+    /// things up, so a descriptor of host memory that names no region becomes 0.
     pub fn descs_of(&self, lane: usize, descs: &[u64]) -> Result<([u64; IOV_LIMIT], usize)> {
         let mut out = [0; IOV_LIMIT];
         if descs.iter().any(|d| *d != 0) {
@@ -111,7 +114,7 @@ impl Domain {
                 *to = match regions.named(*desc) {
                     Ok(region) => match region.ids.get(lane).copied().flatten() {
                         Some(id) => id.desc,
-                        // Memory of a device that the lane does not reach: the CPU cannot stand in for it.
+                        // The lane does not reach this device, and the CPU cannot copy the memory in its place.
                         None if !region.local.site().is_host() => return Err(unreachable(self.lanes.get(lane))),
                         None => 0,
                     },
@@ -178,8 +181,8 @@ impl Domain {
         let id = register(&*lane.domain, site, iov, self.draw_key(true, Access::REMOTE_READ))?;
         if let Some(cache_key) = cache_key {
             let mut regions = self.regions.lock();
-            // Another thread may have closed the program's region meanwhile; then the registration is not cached, since nothing would
-            // remove it.
+            // Another thread may have closed the program's region meanwhile. Then nothing would remove the registration
+            // from the cache, so it is not cached.
             let gone = if regions.named(desc).is_ok() { regions.cache.keep(cache_key, id) } else { Vec::new() };
             drop(regions);
             self.close_evicted(gone);
@@ -195,7 +198,7 @@ impl Domain {
         }
     }
 
-    /// Closes the cached registrations of a region that closes.
+    /// Closes the cached registrations that belong to a region of the program, because that region closes.
     pub fn close_cached(&self, owner: u64) -> Result<()> {
         let kept = self.regions.lock().cache.close_owner(owner);
         let mut all = Ok(());
@@ -217,7 +220,8 @@ impl Domain {
         self.lanes.get(lane).is_none_or(|lane| lane.domain.can_cut_off())
     }
 
-    /// Tries to close an exposed region. True if it is busy because the peer may be reading; then it is to be tried again.
+    /// Tries to close an exposed region. True if the region is busy because the peer may be reading; the caller has to
+    /// try again.
     pub fn close_is_busy(&self, (lane, id): (usize, RegionId)) -> bool {
         if id.desc & DEVICE_DESC != 0 {
             self.regions.lock().cache.forget(lane, id);
@@ -225,7 +229,7 @@ impl Domain {
         self.closing_is_busy(lane, |domain| domain.try_close_region(id))
     }
 
-    /// Tries to close an exposed region with `close`, and counts it as closed. True if it is busy.
+    /// Tries to close an exposed region with `close`, and counts the region as closed. True if the region is busy.
     fn closing_is_busy(&self, lane: usize, close: impl FnOnce(&dyn prov::Domain) -> Result<()>) -> bool {
         let busy = self.lanes.get(lane).is_some_and(|lane| close(&*lane.domain).is_err_and(|e| e.errno == errno::EBUSY));
         if !busy {
@@ -234,8 +238,8 @@ impl Domain {
         busy
     }
 
-    /// Tries to close an exposed region that the peer has finished with or never heard of; a cached one stays registered. True if it is
-    /// busy.
+    /// Gives back an exposed region that the peer has finished with or was never told of. A cached registration stays
+    /// open; any other is closed. True if the region is busy.
     pub fn release_is_busy(&self, (lane, id): (usize, RegionId)) -> bool {
         if id.desc & DEVICE_DESC != 0 && self.regions.lock().cache.put_back(lane, id) {
             self.quota.give_back();
@@ -244,12 +248,12 @@ impl Domain {
         self.closing_is_busy(lane, |domain| domain.take_back(id))
     }
 
-    /// Takes over exposed regions that an endpoint which closes could not close.
+    /// Takes over exposed regions that nobody else will close, for example those that a closing endpoint could not close.
     pub fn adopt(&self, regions: impl IntoIterator<Item = (usize, RegionId)>) {
         self.orphans.lock().extend(regions);
     }
 
-    /// Tries again to close them.
+    /// Tries again to close the regions that `adopt` took over.
     pub fn close_orphans(&self) {
         let orphans = std::mem::take(&mut *self.orphans.lock());
         self.adopt(orphans.into_iter().filter(|region| self.close_is_busy(*region)));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Limits on the regions of a domain: those that the program registers, and those that its messages expose to peers. Neither takes the
-//! other's part.
+//! Limits on the regions of a domain: one on the regions that the program registers, and one on those that its messages
+//! expose to peers. Neither kind takes the other's part.
 
 use crate::error::{Error, errno};
 use crate::mr::key::OWN_REGIONS;
@@ -8,7 +8,7 @@ use crate::prov::Reach;
 use crate::rdm::limits::{EXPOSED_FLOOR, EXPOSED_MAX};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Messages may use one `CARD_FRACTION`-th of a card's regions: a card counts both kinds together.
+/// Messages may use one `CARD_FRACTION`-th of a card's regions, because a card has one limit for both kinds together.
 const CARD_FRACTION: usize = 4;
 
 pub struct RegionQuota {
@@ -27,7 +27,7 @@ fn exposed_of_card(all: usize) -> usize {
 }
 
 impl RegionQuota {
-    /// The quota of a domain over lanes that offer so many regions each.
+    /// The quota of a domain. `lanes`: the reach of each lane, and the number of regions that it offers.
     pub fn of(lanes: impl Iterator<Item = (Reach, usize)>) -> RegionQuota {
         let mut quota = RegionQuota { exposed: AtomicUsize::new(0), most_exposed: EXPOSED_MAX, most_program: OWN_REGIONS };
         for (reach, all) in lanes.filter(|(reach, _)| *reach == Reach::Devices) {
@@ -42,15 +42,17 @@ impl RegionQuota {
         self.most_program
     }
 
-    /// True if `more` regions may be exposed to a peer that has `has` already. Of one half of all regions, a peer may have at most as many
-    /// as it leaves free. The other half is for peers that have few, so that slow peers do not stop the messages to others.
+    /// True if `more` regions may be exposed to a peer that has `has` already. A peer with more than `EXPOSED_FLOOR`
+    /// regions may have at most as many as the first half of all regions leaves free. The second half is for peers that
+    /// have few, so that slow peers do not stop the messages to others.
     pub fn may_expose(&self, more: usize, has: usize) -> bool {
         let (all, has) = (self.exposed(), has.saturating_add(more));
         let fits = all.saturating_add(more) <= self.most_exposed;
         fits && (has <= EXPOSED_FLOOR || has <= (self.most_exposed / 2).saturating_sub(all))
     }
 
-    /// Regions that are exposed. All accesses are relaxed: the count is only compared with limits, and orders nothing else.
+    /// Number of exposed regions. All accesses are relaxed: the count is only compared with limits, and orders nothing
+    /// else.
     pub fn exposed(&self) -> usize {
         self.exposed.load(Ordering::Relaxed)
     }
@@ -64,7 +66,7 @@ impl RegionQuota {
     }
 }
 
-/// True if an error means that there is no room at present, so that waiting may help.
+/// True if an error means a lack of room at present, so that waiting may help.
 pub fn is_out_of_room(e: &Error) -> bool {
     e.is_again() || matches!(e.errno, errno::ENOSPC | errno::ENOMEM | errno::EMFILE | errno::ENFILE | errno::ENOBUFS)
 }

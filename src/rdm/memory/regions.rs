@@ -9,8 +9,8 @@ use crate::prov::queue::Counter;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// A region as this process itself copies from and to it. A region that was given as a file descriptor has no pieces. Copies hold the
-/// region open without the table's lock, because a driver may take long.
+/// A region as the endpoints of this process copy from it and to it. A region that was given as a file descriptor has no
+/// pieces. A copy holds the region open without the table's lock, because a driver may take long.
 pub type LocalRegion = region::Region<(), ()>;
 
 /// A region that is registered with all lanes.
@@ -31,9 +31,9 @@ pub struct Regions {
     pub all: Vec<Option<Region>>,
     pub free: Vec<u32>,
     pub count: u64,
-    /// Open regions by key.
+    /// Index in `all` of each open region, by key.
     pub by_key: HashMap<u64, u32>,
-    /// Further registrations of these regions with cards, for messages.
+    /// Further registrations of the same memory with cards, made for messages.
     pub cache: RegistrationCache,
 }
 

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Registrations of device memory with a card, kept from one message to the next: exporting memory from a driver and pinning it takes
-//! longer than most messages. An entry is found by the driver's identity of the allocation, which is never used again, so that freed memory
-//! is never mistaken for what lies at its address now.
+//! Registrations of device memory with a card, kept from one message to the next, because exporting memory from a driver
+//! and pinning it takes longer than most messages. The driver gives each allocation an identity, by which an entry is
+//! found. The driver never uses an identity again, so freed memory is never mistaken for the memory at its address now.
 //!
-//! Host memory has no such identity, and none of it is cached. userfaultfd does not report enough: it misses `MADV_GUARD_INSTALL` and
-//! `SHM_REMAP`, it reports `MADV_DONTNEED` before the pages go, so that a message in between would read the old ones, and programs that use
-//! it themselves would get `EBUSY`.
+//! Host memory has no such identity, so none of it is cached. userfaultfd does not report enough: it misses
+//! `MADV_GUARD_INSTALL` and `SHM_REMAP`, and it reports `MADV_DONTNEED` before the pages go, so that a message in between
+//! would read the old pages. A program that uses userfaultfd itself would get `EBUSY`.
 
 use crate::hmem::{self, Site};
 use crate::mr::RegionId;
@@ -30,7 +30,8 @@ pub struct CacheKey {
 }
 
 impl CacheKey {
-    /// `None`, so that nothing is cached, if the driver gives no identity or the memory spans several allocations.
+    /// The key of a message's memory. `None`, so that nothing is cached, if the driver gives no identity or the memory
+    /// spans several allocations.
     pub fn of(lane: usize, site: Site, iov: Iov, owner: u64) -> Option<CacheKey> {
         let found = hmem::get(site.iface).ok()?.detect(iov.addr() as u64).ok()??;
         let within = (iov.addr() as u64).checked_add(iov.len() as u64).is_some_and(|end| end <= found.end());
@@ -38,7 +39,7 @@ impl CacheKey {
         (allocation != 0 && within).then_some(CacheKey { lane, site, addr, len, allocation, owner })
     }
 
-    /// True if `old` names an allocation that was at this place and is gone.
+    /// True if `old` names an allocation that was at the place of this one and is gone.
     fn replaces(&self, old: &CacheKey) -> bool {
         self.site == old.site && self.allocation != old.allocation && self.addr < old.addr + old.len && old.addr < self.addr + self.len
     }
@@ -54,9 +55,9 @@ pub struct CacheCounts {
 struct CacheEntry {
     key: CacheKey,
     region: RegionId,
-    /// A peer may be reading, so the entry is neither evicted nor used for another message.
+    /// A peer may be reading the memory, so the entry is neither evicted nor used for another message.
     in_use: bool,
-    /// The entry is removed when its message is finished.
+    /// The program's region is closing: the entry is removed when its message is finished.
     closing: bool,
 }
 
@@ -97,7 +98,7 @@ impl RegistrationCache {
         gone
     }
 
-    /// The message is finished. False if the registration is not kept and has to be closed.
+    /// Takes back the registration of a finished message. False if the registration is not kept and has to be closed.
     pub fn put_back(&mut self, lane: usize, region: RegionId) -> bool {
         let Some(at) = self.position(lane, region) else { return false };
         let mut entry = self.entries.remove(at);
@@ -116,7 +117,7 @@ impl RegistrationCache {
         }
     }
 
-    /// Stops caching for a region of the program. Returns its registrations that no message is using.
+    /// Stops caching for a region of the program. Returns those of its registrations that no message is using.
     pub fn close_owner(&mut self, owner: u64) -> Vec<(usize, RegionId)> {
         let mut idle = Vec::new();
         for e in self.entries.iter_mut().filter(|e| e.key.owner == owner) {

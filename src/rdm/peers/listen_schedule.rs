@@ -2,8 +2,8 @@
 //! The interval at which progress polls the listeners for callers. Each poll costs a system call per listener, so the
 //! interval grows while nobody calls.
 
-/// The interval in polls of rare matters (callers, deadlines and the like, see `transfer/progress`): while callers
-/// arrive, and after none has come for long.
+/// Polls of rare matters (callers, deadlines and the like, see `transfer/progress`) from one poll of the listeners to the
+/// next. `MIN_INTERVAL`: while callers arrive. `MAX_INTERVAL`: after none has come for long.
 const MIN_INTERVAL: u32 = 4;
 const MAX_INTERVAL: u32 = 32;
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Private data that two endpoints exchange while a lane is connected: introductions of connectionless endpoints, refusals, and the grant
-//! of connected endpoints with tags.
+//! Private data that two endpoints exchange in the connection request of a lane and in its answer: introductions of
+//! connectionless endpoints, refusals, and the grant of connected endpoints with tags.
 
 use super::protocol_error;
 use crate::error::{Code, Error, Result, errno};
@@ -16,26 +16,26 @@ const TAGS: u8 = 3;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Intro {
     pub name: Name,
-    /// The nonce of the wanted endpoint, as the caller was told; 0 if any endpoint at the address will do.
+    /// The nonce of the wanted endpoint, as far as the caller knows the nonce; 0 if any endpoint at the address will do.
     pub expected_nonce: u64,
-    /// Bytes of unexpected messages that this side takes at first.
+    /// The first grant of the endpoint that introduces itself, in bytes.
     pub grant: u64,
 }
 
-/// As many bytes as every provider's connection manager carries.
+/// Length of an introduction, in bytes. The connection manager of every provider carries this much private data.
 const INTRO_LEN: usize = 48;
-/// First byte of an introduction: its kind and version.
+/// First byte of an introduction. It stands for the kind and the version.
 const INTRO: u8 = 0xd2;
 
 /// Reasons for refusing a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
-    /// Both sides called each other, and the other call counts.
+    /// Both sides called each other, and the other call counts. Also the answer to a caller to whom a lane already leads.
     Crossed = 1,
     /// The caller wants an earlier endpoint at this address.
     Stale = 2,
     Closing = 3,
-    /// No room for more callers that the address vector does not name.
+    /// This side has no room for more callers that the address vector does not name.
     Full = 4,
     /// The caller did not name the wanted endpoint in full, which the option `GDRFAB_OPT_WHOLE_NAME` requires.
     Unnamed = 5,
@@ -52,7 +52,7 @@ fn word_at(bytes: &[u8], at: usize) -> u64 {
 
 impl Intro {
     pub fn encode(&self) -> Vec<u8> {
-        // Sent as an exponent of two, rounded down.
+        // The grant is sent as an exponent of two, rounded down.
         let grant = self.grant.checked_ilog2().unwrap_or(0) as u8;
         [&[INTRO, grant][..], &self.name.pack(), &self.expected_nonce.to_le_bytes()].concat()
     }
@@ -87,11 +87,12 @@ impl Refusal {
     }
 }
 
-/// Private data of a connected endpoint with tags: the bytes of unexpected messages that this side takes at first, then the program's data.
+/// Encodes the private data of a connected endpoint with tags: a head, this side's first grant, then the program's data.
 pub fn encode_matched(grant: u64, data: &[u8]) -> Vec<u8> {
     [&head(TAGS)[..], &grant.to_le_bytes(), data].concat()
 }
 
+/// Bytes in front of the program's private data.
 pub const MATCHED_LEN: usize = 16;
 
 /// The other side's grant, and its program's private data.

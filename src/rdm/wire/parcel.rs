@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Parcels: the packets of a connected lane. The first word has the kind in its lowest byte and flags above it; the other words depend on
-//! the kind.
+//! Parcels: the packets of a connected lane. The first word has the kind in its lowest byte, and flags above the kind.
+//! The other words depend on the kind.
 
 use super::protocol_error;
 use crate::error::{Code, Result};
@@ -8,18 +8,19 @@ use crate::prov::Parcel;
 use crate::prov::op::{IOV_LIMIT, RmaIov};
 use std::cell::Cell;
 
-/// Kinds of parcels: the lowest byte of the first word.
+/// Kinds of parcels: the lowest byte of the first word. The words listed here follow the first word.
 pub mod kind {
-    /// A message. Words: tag and data, if flagged; then its bytes.
+    /// A message with its bytes. Words: tag and data, if the first word has their flags; then the bytes.
     pub const EAGER: u8 = 1;
-    /// A message that the receiver reads from the sender's memory. Words: number, length; tag and data, if flagged; then address, length
-    /// and key of each piece.
+    /// A message that the receiver reads from the sender's memory. Words: number and length; tag and data, if the first
+    /// word has their flags; then address, length and key of each piece.
     pub const OFFER: u8 = 2;
-    /// Answer to an offer. Words: number, status.
+    /// Answer to an offer, after which the receiver no longer reads the memory. Words: number, status.
     pub const DONE: u8 = 3;
     /// Return of credit. Words: bytes consumed since the lane was connected, and the grant.
     pub const CREDIT: u8 = 4;
-    /// An offer is taken back. Word: number. DONE answers it, at once or when a read that has begun is over.
+    /// The sender takes an offer back. Word: number. The receiver answers with DONE, at once or when a read that has
+    /// begun is over.
     pub const WITHDRAW: u8 = 5;
 }
 
@@ -27,10 +28,10 @@ pub const TAGGED: u64 = 1 << 8;
 pub const DATA: u64 = 1 << 9;
 const FLAGS: u64 = TAGGED | DATA;
 
-/// Bytes of credit that a message costs in addition to its own.
+/// Bytes of credit that a message costs in addition to its own bytes.
 pub const OVERHEAD: u64 = 64;
 
-/// Tag and remote data of a message.
+/// Tag of a message, and its remote data (`GDRFAB_REMOTE_CQ_DATA`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Label {
     pub tag: Option<u64>,
@@ -43,7 +44,7 @@ impl Label {
     }
 }
 
-/// The words of an eager parcel, and how many they are.
+/// The words of an eager parcel, and the number of words in use.
 #[inline]
 pub fn eager(label: &Label) -> ([u64; 3], usize) {
     let first = u64::from(kind::EAGER) | label.flags();

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The matcher compared with two lists that are walked from the beginning, and the number of steps that a match takes.
+//! The matcher is compared with two lists that are walked from the beginning, and the steps that a match takes are
+//! counted.
 
 use crate::rdm::matching::matcher::*;
 use crate::rdm::matching::message_lists::STEPS;
@@ -162,7 +163,7 @@ fn a_sole_key_moves_to_the_hash_when_another_comes() {
     }
 }
 
-/// Counts looks into lists and hashes, so that it does not depend on time.
+/// The test counts probes of lists and hashes, so that it does not depend on time.
 #[test]
 fn a_match_costs_the_same_with_10000_waiting() {
     let exact = |tag| RecvFilter { source: 1, tag, ignore: 0 };
@@ -223,7 +224,8 @@ fn messages_are_refiled_in_as_many_steps_as_there_are_messages() {
     }
 }
 
-/// Only a later receive that gets a message prevents a repost: not a repost, a change of source, or a removal.
+/// Only a later receive that gets a message prevents a repost. Another repost, a change of the source and a removal do
+/// not.
 #[test]
 fn a_receive_can_be_reposted_until_a_later_one_is_filled() {
     let want = RecvFilter { source: 1, tag: 7, ignore: 0 };

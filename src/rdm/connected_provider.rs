@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Connected endpoints (type MSG) with tags, as providers to `fabric`: one for each provider whose endpoints can be lanes.
+//! Connected endpoints (type MSG) with tags. Each provider whose endpoints can be lanes is offered to `fabric` once more,
+//! with tags.
 
 use super::limits::{INJECT_SIZE, MAX_MSG, QUEUE_SIZE};
 use super::wire::hello::MATCHED_LEN;
@@ -15,10 +16,10 @@ use std::sync::Arc;
 /// The providers whose endpoints can be lanes.
 static PROVIDERS: &[MatchedProvider] = &[MatchedProvider("shm"), MatchedProvider("verbs"), MatchedProvider("tcp")];
 
-/// Connected endpoints of one provider, with messages that are matched in this layer.
+/// Connected endpoints of one provider, whose messages this layer matches.
 struct MatchedProvider(&'static str);
 
-/// The provider that opens the endpoints of such an info.
+/// The provider that opens endpoints for an info with this provider name.
 pub fn get(name: Option<&str>) -> Result<&'static dyn Provider> {
     match PROVIDERS.iter().find(|lane| Some(lane.0) == name) {
         Some(lane) => Ok(lane),
@@ -26,7 +27,7 @@ pub fn get(name: Option<&str>) -> Result<&'static dyn Provider> {
     }
 }
 
-/// As `prov::candidates`, with tags wherever the provider can be a lane.
+/// As `prov::candidates`, but with tags wherever the provider can be a lane.
 pub fn candidates(ask: &Ask<'_>, wanted: impl Fn(&str) -> bool) -> Vec<Info> {
     prov::candidates(ask, wanted).into_iter().map(with_matching).collect()
 }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The calls of `fabric` on a domain: a region is registered with the domains of all lanes under one key, and closed with all of them.
+//! The calls of `fabric` on a domain. A region is registered with the domains of all lanes under one key, and closed in
+//! all of them.
 
 use super::endpoint::Endpoint;
 use crate::config;
@@ -18,7 +19,8 @@ use crate::rdm::memory::regions::{LocalRegion, Region, Regions};
 use std::sync::Arc;
 
 impl Domain {
-    /// Closes a region with `close`. `limit_ms`: how long to wait for copies that endpoints of this process are making.
+    /// Closes a region, in each lane with `close`. `limit_ms`: time to wait for copies that endpoints of this process are
+    /// making.
     fn close_by(&self, id: RegionId, limit_ms: u64, close: impl Fn(&dyn prov::Domain, RegionId) -> Result<()>) -> Result<()> {
         let (ids, local) = {
             let mut regions = self.regions.lock();
@@ -29,7 +31,8 @@ impl Domain {
             (ids, local)
         };
         local.users.shut();
-        // All lanes refuse new accesses before an error is returned. Once one lane is busy, the others are only tried.
+        // All lanes refuse new accesses before an error is returned. After one lane was busy, the others only try,
+        // without waiting.
         let mut shut = if local.site().is_host() { Ok(()) } else { self.close_cached(id.generation) };
         for (at, lane) in self.lanes.iter().enumerate() {
             if let Some(lane_region) = ids.get(at).copied().flatten() {
@@ -104,7 +107,8 @@ impl prov::Domain for Domain {
         for lane in &self.lanes {
             match lane.domain.register(&Attr { requested_key: key, ..*attr }) {
                 Ok(id) => ids.push(Some(id)),
-                // Another lane may reach memory that the device does not, but nothing can stand in for a card's atomics.
+                // The device does not reach this memory. Another lane may reach it, but nothing can replace the card for
+                // atomics.
                 Err(e)
                     if lane.provider.reach() == Reach::Devices
                         && self.lanes.len() > 1
@@ -196,7 +200,7 @@ impl prov::Domain for Domain {
     }
 
     fn regions_covering(&self, addr: u64, len: u64) -> usize {
-        // A region whose lanes are closed still counts while an endpoint of this process copies there.
+        // A region that all lanes have closed still counts while an endpoint of this process copies there.
         let local = self.regions.lock().all.iter().flatten().filter(|r| r.local.touches(addr, len)).count();
         self.lanes.first().map_or(0, |lane| lane.domain.regions_covering(addr, len)).max(local)
     }
@@ -209,8 +213,8 @@ impl prov::Domain for Domain {
     }
 
     fn free(&self, addr: usize) -> Result<()> {
-        // Only the lane knows how long the memory is, and the lane has no record of such a region any more: so any such region prevents
-        // freeing.
+        // Only the lane knows the length of the memory, but it no longer has a record of a region that it has closed. So
+        // any region that is being closed prevents freeing.
         if self.regions.lock().all.iter().flatten().any(|r| r.local.users.is_shut() && !r.local.users.is_empty()) {
             return Err(Error::fixed(
                 errno::EBUSY,

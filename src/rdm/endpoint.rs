@@ -38,7 +38,7 @@ use std::collections::{HashMap, HashSet, VecDeque};
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-/// Limit of the queue for the lanes' own results, which grows as needed.
+/// Limit of the queue for the lanes' results (`State::results`). The queue grows as needed.
 const RESULTS: usize = 1 << 30;
 
 impl Endpoint {
@@ -126,7 +126,7 @@ impl Endpoint {
 }
 
 impl prov::Endpoint for Endpoint {
-    /// A connectionless endpoint has no events that would name it.
+    /// Only a connected endpoint keeps the object, because a connectionless endpoint has no events that name it.
     fn set_object(&self, object: usize) {
         if let Some(connection) = &mut self.state.lock().connection {
             connection.object = object;
@@ -289,7 +289,7 @@ impl prov::Endpoint for Endpoint {
 
     fn progress(&self, force: bool) {
         let Some(mut s) = (if force { Some(self.state.lock()) } else { self.state.try_lock() }) else { return };
-        // A reading call that has panicked no longer owns its array.
+        // A call that read the queue and panicked no longer owns its array.
         s.reader.end();
         s.progress(&self.domain, force);
     }
@@ -326,7 +326,7 @@ impl prov::Endpoint for Endpoint {
     }
 
     fn nap_ns(&self) -> u64 {
-        /// Longest sleep of a thread while a peer is to be dialed again, or a lane or region to be closed.
+        /// Longest sleep of a thread while a peer has to be dialed again, or a lane or region to be closed.
         const RECHECK_NS: u64 = 10_000_000;
         let s = self.state.lock();
         let now = time::now_ns();
@@ -334,7 +334,7 @@ impl prov::Endpoint for Endpoint {
         let own = if s.earliest == 0 { u64::MAX } else { until(s.earliest) };
         let own = s.faults.as_ref().map_or(own, |faults| own.min(until(faults.next())));
         let idle = s.awaiting.is_empty() && s.closing.is_empty() && s.pending_close.is_empty() && s.revoked.is_empty();
-        // Nothing announces that the program has made room in its queue, so a sleeping thread wakes for that too.
+        // No event announces that the program has made room in its queue, so a sleeping thread wakes for that too.
         let own = if idle && (s.polls_lanes || s.closed) { own } else { own.min(RECHECK_NS) };
         let nap = s.ready.iter().chain(&s.connecting).map(|(_, link)| link.ep.nap_ns()).fold(own, u64::min);
         s.bind.sleeps(now, nap)
@@ -392,8 +392,8 @@ impl prov::Endpoint for Endpoint {
             .map_or_else(|| Err(prov::no_effort()), |connection| connection.link.ep.set_effort(what, value))
     }
 
-    /// An operation may start long after its call, and a message in device memory is read by its receiver, so there is no stream to order
-    /// it with.
+    /// Only 0, no stream, is accepted. An operation may start long after its call, and the receiver reads a message in
+    /// device memory, so there is no stream to order the operation with.
     fn set_stream(&self, stream: u64) -> Result<()> {
         match stream {
             0 => Ok(()),
@@ -404,7 +404,8 @@ impl prov::Endpoint for Endpoint {
         }
     }
 
-    /// Reports the path of the only lane. With several peers the call does not say which one is meant.
+    /// Reports the path of the only lane. With several peers it is an error, because the call does not say which peer is
+    /// meant.
     fn report(&self, key: u64, desc: u64) -> Result<PathReport> {
         let s = self.state.lock();
         match &s.ready[..] {
@@ -482,8 +483,8 @@ impl prov::Endpoint for Endpoint {
     }
 }
 
-/// Adapts a lane's report to messages that are matched here: a short message goes as a parcel of the lane, and the receiver reads a longer
-/// one as an RMA read would.
+/// Adapts a lane's report to messages, which this layer matches: a short message goes as a parcel of the lane, and the
+/// receiver reads a longer message as an RMA read would.
 fn adapt_report(report: PathReport, key: u64, eager_max: usize) -> PathReport {
     if key != MESSAGES {
         return report;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The tables of posting operations of connectionless endpoints. Small messages take the fast path (`transfer/fast`); the general functions
-//! do the rest.
+//! The functions by which programs post to a connectionless endpoint, in two tables. Small messages take the fast path
+//! (`transfer/fast`); the general functions do the rest.
 
 use super::state::State;
 use crate::error::errno;
@@ -26,7 +26,7 @@ pub struct Endpoint {
     pub state: Serial<State>,
 }
 
-/// The table for endpoints with locks, and the table for programs that promise not to overlap calls.
+/// The table for endpoints with locks, and the table for programs that promise that their calls do not overlap.
 static LOCKED_OPS: EpOps = table::<true>();
 static UNLOCKED_OPS: EpOps = table::<false>();
 
@@ -74,7 +74,7 @@ impl<const LOCKED: bool> FastPath<Message> for Send<LOCKED> {
     const NEXT: Message = general::send;
     #[inline(always)]
     unsafe fn post(head: &EpHead, ep: &Endpoint, one: One) -> Option<isize> {
-        // SAFETY: the table is the provider's, as the caller says.
+        // SAFETY: the caller of `post` promises that the endpoint's table is this provider's.
         unsafe { Self::post_short::<1>(ep, &one, head.tx_op_flags()) }
     }
 }
@@ -84,7 +84,7 @@ impl<const LOCKED: bool> FastPath<Inject> for Send<LOCKED> {
     const NEXT: Inject = general::inject;
     #[inline(always)]
     unsafe fn post(head: &EpHead, ep: &Endpoint, one: One) -> Option<isize> {
-        // SAFETY: the table is the provider's, as the caller says.
+        // SAFETY: the caller of `post` promises that the endpoint's table is this provider's.
         unsafe { Self::post_short::<1>(ep, &one, INJECT_FLAGS | head.tx_op_flags()) }
     }
 }
@@ -94,7 +94,7 @@ impl<const LOCKED: bool> FastPath<Tagged> for Send<LOCKED> {
     const NEXT: Tagged = general::tsend;
     #[inline(always)]
     unsafe fn post(head: &EpHead, ep: &Endpoint, one: One) -> Option<isize> {
-        // SAFETY: the table is the provider's, as the caller says.
+        // SAFETY: the caller of `post` promises that the endpoint's table is this provider's.
         unsafe { Self::post_short::<2>(ep, &one, head.tx_op_flags()) }
     }
 }
@@ -104,7 +104,7 @@ impl<const LOCKED: bool> FastPath<InjectTagged> for Send<LOCKED> {
     const NEXT: InjectTagged = general::tinject;
     #[inline(always)]
     unsafe fn post(head: &EpHead, ep: &Endpoint, one: One) -> Option<isize> {
-        // SAFETY: the table is the provider's, as the caller says.
+        // SAFETY: the caller of `post` promises that the endpoint's table is this provider's.
         unsafe { Self::post_short::<2>(ep, &one, INJECT_FLAGS | head.tx_op_flags()) }
     }
 }
@@ -114,7 +114,7 @@ impl<const LOCKED: bool> FastPath<TaggedData> for Send<LOCKED> {
     const NEXT: TaggedData = general::tsenddata;
     #[inline(always)]
     unsafe fn post(head: &EpHead, ep: &Endpoint, one: One) -> Option<isize> {
-        // SAFETY: the table is the provider's, as the caller says.
+        // SAFETY: the caller of `post` promises that the endpoint's table is this provider's.
         unsafe { Self::post_short::<3>(ep, &one, REMOTE_CQ_DATA | head.tx_op_flags()) }
     }
 }
@@ -124,7 +124,7 @@ impl<const LOCKED: bool> FastPath<InjectTaggedData> for Send<LOCKED> {
     const NEXT: InjectTaggedData = general::tinjectdata;
     #[inline(always)]
     unsafe fn post(head: &EpHead, ep: &Endpoint, one: One) -> Option<isize> {
-        // SAFETY: the table is the provider's, as the caller says.
+        // SAFETY: the caller of `post` promises that the endpoint's table is this provider's.
         unsafe { Self::post_short::<3>(ep, &one, INJECT_FLAGS | REMOTE_CQ_DATA | head.tx_op_flags()) }
     }
 }
@@ -155,7 +155,8 @@ const fn arrivals<E: Entry>() -> Arrivals {
     Arrivals { sole: read_sole::<E>, turn }
 }
 
-/// Entry for a queue that has several endpoints: messages go through the queue.
+/// Reads a queue that has several endpoints. The result tells the caller that nothing was done: the caller makes
+/// progress, and messages go through the queue.
 ///
 /// # Safety
 /// As for [`crate::prov::ops::Arrive`].
@@ -163,8 +164,8 @@ unsafe fn turn(_: *const EpHead, _: &Queue, _: *mut c_void, _: usize) -> isize {
     -1
 }
 
-/// `gdrfab_cq_read` of an empty queue that has no other endpoint: one turn of progress, with messages written straight into the program's
-/// array.
+/// `gdrfab_cq_read` of an empty queue that has no other endpoint: one turn of progress, in which entries of messages go
+/// straight into the program's array.
 ///
 /// # Safety
 /// As for [`crate::prov::ops::ReadSole`]: queue and endpoint are open, the array holds `count` entries, and nothing has locks.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The sets of lanes, each of which is a provider to `fabric`: discovery, and opening a domain.
+//! Sets of lanes. `fabric` sees each set as a provider, which discovers endpoints and opens domains.
 
 use super::limits::{INJECT_SIZE, MAX_MSG, QUEUE_SIZE};
 use crate::error::{Error, Result, errno};
@@ -13,13 +13,13 @@ use crate::sync::serial::Threading;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs};
 use std::sync::Arc;
 
-/// A set of lanes under one name. For each peer they are tried in this order.
+/// A set of lanes under one name. A peer is dialed over the lanes in this order, until one leads to it.
 pub struct LaneSet {
     name: &'static str,
     lanes: &'static [&'static str],
 }
 
-/// In the order of preference.
+/// All sets, in the order of preference.
 pub static SETS: &[LaneSet] = &[
     LaneSet { name: "shm+verbs+tcp", lanes: &["shm", "verbs", "tcp"] },
     LaneSet { name: "shm+tcp", lanes: &["shm", "tcp"] },
@@ -28,7 +28,7 @@ pub static SETS: &[LaneSet] = &[
     LaneSet { name: "tcp", lanes: &["tcp"] },
 ];
 
-/// The set that an info names.
+/// The set with the provider name of an info.
 pub fn get(name: Option<&str>) -> Result<&'static dyn Provider> {
     match SETS.iter().find(|set| Some(set.name) == name) {
         Some(set) => Ok(set),
@@ -41,7 +41,7 @@ pub fn candidates(ask: &Ask<'_>, wanted: impl Fn(&str) -> bool) -> Vec<Info> {
     SETS.iter().filter(|set| wanted(set.name)).flat_map(|set| set.candidates(ask)).collect()
 }
 
-/// The address that node and service stand for; `None` if neither is given.
+/// The address for the node and the service of a request; `None` if neither is given.
 fn address_of(ask: &Ask<'_>, default_ip_of: impl FnOnce() -> IpAddr) -> Result<Option<String>> {
     if let Some(whole) = ask.service.filter(|s| s.contains("://")) {
         return match whole.starts_with(SCHEME) {
@@ -75,7 +75,8 @@ impl LaneSet {
         self.lanes.iter().map(|name| prov::get(Some(name))).collect()
     }
 
-    /// The IP address at which an endpoint listens if none is given: that of its device, or else of the lane that listens on ports.
+    /// The IP address at which an endpoint listens if the program gives none: the address of its device, or else of the
+    /// lane that listens on ports.
     fn default_ip(&self, info: &Info) -> IpAddr {
         let ask = Ask { node: None, service: Some("1"), source: true, domain: None, near: None };
         let by_ports = self.providers().unwrap_or_default().into_iter().flat_map(|p| p.candidates(&ask)).filter_map(|info| info.src_addr);
@@ -84,7 +85,7 @@ impl LaneSet {
         found.next().map_or(IpAddr::V4(Ipv4Addr::LOCALHOST), |at| at.ip())
     }
 
-    /// One info per device of the lane that has devices, with the device's address; otherwise one info.
+    /// Returns one info per device with the device's address, if a lane has devices; otherwise one info.
     fn infos(&self, near: Option<&str>) -> Result<Vec<Info>> {
         let mut all: Vec<Option<Info>> = vec![None];
         for provider in self.providers()? {
@@ -100,7 +101,7 @@ impl LaneSet {
         Ok(all.into_iter().flatten().map(|lane| self.info(lane)).collect())
     }
 
-    /// Completes an info that has what all lanes have in common.
+    /// Makes the info of the set from the attributes that all lanes have in common.
     fn info(&self, lane: Info) -> Info {
         let name = || Some(self.name.to_string());
         Info {
@@ -121,7 +122,8 @@ impl LaneSet {
     }
 }
 
-/// Reduces an info to what it has in common with one more lane. The lane with a device gives the domain its name and address.
+/// Reduces an info to the attributes that it has in common with one more lane. The lane with a device gives the domain
+/// its name and address.
 fn join(all: Option<Info>, lane: Info, reach: Reach) -> Info {
     let has_device = reach == Reach::Devices;
     let lane = Info { mr_cnt: program_share(reach, lane.mr_cnt), ..lane };

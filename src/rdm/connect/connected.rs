@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Connected endpoints (type MSG) with tags: one endpoint of a provider is the only lane. There are no names and no address vector. Each
-//! side announces its grant in front of its private data while they connect.
+//! Connected endpoints (type MSG) with tags: one endpoint of a provider is the only lane. There are no names and no
+//! address vector. While the two sides connect, each announces its grant in front of its private data.
 
 use super::matching_listener::MatchingRequest;
 use crate::error::{Code, Error, Result, errno};
@@ -21,7 +21,7 @@ use crate::rdm::wire::hello::{VERSION, decode_matched, encode_matched};
 use std::sync::Arc;
 
 impl State {
-    /// Makes this state that of a connected endpoint.
+    /// Makes this state the state of a connected endpoint: opens the only lane and the record of the only peer.
     pub fn open_connection(&mut self, domain: &Domain, context: usize) -> Result<()> {
         let link = self.make_link(domain, 0)?;
         self.links.insert(link.number, ONLY_PEER);
@@ -47,7 +47,7 @@ impl State {
         }
     }
 
-    /// The error of a call after the end of the connection.
+    /// The error of a call after the connection has ended.
     #[cold]
     pub fn shut_error(&self) -> Error {
         match self.connection.as_ref().and_then(|connection| connection.ended_by.as_ref()) {
@@ -78,7 +78,7 @@ impl State {
     pub fn connect_addr(&mut self, address: &str) -> Result<()> {
         let link = self.lane_to_connect()?;
         link.ep.connect_addr(name::unmatched(address, VERSION)?)?;
-        // No private data is exchanged in this mode, so both sides assume the first grant.
+        // This way of connecting exchanges no private data, so both sides assume the first grant.
         self.set_phase(Phase::Exchanged(link), Credit::new(FIRST_GRANT));
         if let Some(connection) = &mut self.connection {
             connection.exchanged = true;
@@ -103,7 +103,7 @@ impl State {
         }
     }
 
-    /// Ends the connection: sends what was promised, and fails everything outstanding.
+    /// Ends the connection: sends what the program believes sent, and fails everything outstanding.
     pub fn shut_down(&mut self, domain: &Domain) -> Result<()> {
         let Some(connection) = &self.connection else { return Err(connectionless()) };
         let link = connection.link.clone();
@@ -132,7 +132,7 @@ impl State {
             }
             (None, Some(Phase::Accepting(link) | Phase::Exchanged(link))) => Ok((link.clone(), None, event.data)),
             (None, _) => return,
-            // The data of a rejection is that of the peer's program.
+            // The data of a rejection comes from the peer's program.
             (Some(why), _) => return self.connect_failed(why, event.data),
         };
         match heard {
@@ -149,7 +149,7 @@ impl State {
         }
     }
 
-    /// The endpoint could not be connected: reports that by an event, and ends.
+    /// Reports by an event that the endpoint could not be connected, and ends it.
     fn connect_failed(&mut self, why: Error, data: Vec<u8>) {
         if let (Some(connection), Some(eq)) = (&mut self.connection, &self.bind.eq) {
             connection.ended_by = Some(why.clone());
@@ -158,11 +158,11 @@ impl State {
         self.lane_lost(ONLY_PEER, why);
     }
 
-    /// The connection is lost: all receives fail.
+    /// Fails all receives after the connection was lost, and reports the loss by events.
     pub fn connection_lost(&mut self, why: Error) {
         let Some(connection) = &mut self.connection else { return };
         let told = connection.ended_by.replace(why.clone()).is_some();
-        // If this side closed the endpoint, its own call reports the end.
+        // If this side closed the endpoint, the call that closed it reports the end.
         if std::mem::replace(&mut self.closed, true) {
             return;
         }

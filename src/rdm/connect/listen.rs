@@ -8,7 +8,7 @@ use crate::rdm::memory::lane_domains::Domain;
 use crate::rdm::peers::peer::Acceptor;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
-/// Attempts to find a port that is free on every lane, if any port will do.
+/// Number of attempts to find a port that is free on every lane, if the program asked for no port.
 const TRIES: usize = 64;
 
 /// Listens on every lane, at one address. Returns the address and the listeners.
@@ -27,7 +27,8 @@ pub fn listen(domain: &Domain, wanted: Option<SocketAddr>) -> Result<(SocketAddr
 fn try_listen(domain: &Domain, wanted: Option<SocketAddr>) -> Result<(SocketAddr, Vec<Acceptor>)> {
     let mut at = wanted.or_else(|| domain.device_address());
     let mut acceptors = Vec::new();
-    // Lanes that listen on ports come first: there the system chooses a free port, which the others take over.
+    // Lanes that listen on ports come first: the system chooses a free port for them, and the other lanes take the same
+    // number.
     let of_reach = |reach: Reach| domain.lanes.iter().enumerate().filter(move |(_, lane)| lane.provider.reach() == reach);
     for (lane_index, lane) in [Reach::Ports, Reach::Devices, Reach::Host].into_iter().flat_map(of_reach) {
         let reach = lane.provider.reach();
@@ -49,7 +50,8 @@ fn try_listen(domain: &Domain, wanted: Option<SocketAddr>) -> Result<(SocketAddr
         });
         match opened {
             Ok(listener) => acceptors.push(Acceptor { lane_index, listener }),
-            // The device does not have the wanted address. The endpoint can still dial over the device, and is dialed over another lane.
+            // The device does not have the wanted address. The endpoint can still dial over the device; peers dial it
+            // over another lane.
             Err(e) if reach == Reach::Devices && !acceptors.is_empty() && e.errno != errno::EADDRINUSE => {
                 crate::log!(Info, "{} does not listen: {e}", lane.provider.name());
             }

@@ -7,7 +7,7 @@ use crate::prov::{Listener, Request};
 use crate::rdm::wire::hello::{MATCHED_LEN, decode_matched};
 use crate::sys::epoll::Poller;
 
-/// Passes on requests of endpoints that match messages too, and rejects the others.
+/// Passes on the requests of endpoints with tags, and rejects all others.
 pub struct MatchingListener(pub Box<dyn Listener>);
 
 impl Listener for MatchingListener {
@@ -48,7 +48,7 @@ impl Listener for MatchingListener {
     }
 }
 
-/// A request, with the grant that was in front of its private data.
+/// A request, and the grant that was in front of its private data.
 pub struct MatchingRequest {
     pub request: Box<dyn Request>,
     pub grant: u64,

@@ -31,8 +31,8 @@ impl State {
         let (name, generation) = av.get(index)?;
         let id = match self.find_peer(&name) {
             Some(id) => {
-                // The peer was known by its address only. From now on it must be the incarnation that this name says; otherwise all that
-                // waits for it fails.
+                // So far only the peer's address was known. From now on the peer must be the incarnation that this name
+                // means; otherwise everything that waits for the peer fails.
                 if let Some(peer) = self.peer(id).filter(|p| p.name.nonce == 0 && name.nonce != 0) {
                     peer.expected_nonce = name.nonce;
                 }
@@ -51,7 +51,7 @@ impl State {
         Ok(id)
     }
 
-    /// The address vector has changed: an index may name another peer, and a peer may have got an index.
+    /// Takes over changes of the address vector: an index may name another peer, and a peer may have got an index.
     #[cold]
     fn refresh_routes(&mut self) {
         let Some(av) = self.av.clone() else { return };
@@ -73,8 +73,8 @@ impl State {
         self.update_sources(&(0..self.peers.len() as Id).collect::<Vec<_>>());
     }
 
-    /// Updates the indexes of these peers. Receives posted for a peer stay with it. All such receives are removed before any is posted
-    /// again, because indexes may have moved from one peer to another.
+    /// Updates the indexes of these peers. Receives that were posted for a peer stay with the peer. All such receives are
+    /// removed before any is posted again, because an index may have moved from one peer to another.
     fn update_sources(&mut self, ids: &[Id]) {
         let mut moved = Vec::new();
         for id in ids {
@@ -98,8 +98,8 @@ impl State {
         }
     }
 
-    /// Looks the peer up in the address vector again. Returns its (old, new) index if it changed; unexpected messages are still filed under
-    /// the old one.
+    /// Looks the peer up in the address vector again. Returns the old and the new index if they differ; unexpected
+    /// messages are still filed under the old index.
     fn update_index(&mut self, id: Id) -> Option<(u64, u64)> {
         let name = self.peer(id).map(|p| p.name)?;
         let source = self.av.as_ref().and_then(|av| av.find(&name)).unwrap_or(UNKNOWN | u64::from(id));
@@ -122,7 +122,8 @@ impl State {
         }
     }
 
-    /// Adopts changes of the address vector: messages of a peer that was inserted are matched under its index from now on.
+    /// Takes over changes of the address vector, so that messages of a peer that was inserted are matched under its index
+    /// from now on.
     #[inline(always)]
     pub fn refresh_av(&mut self) {
         if self.av.as_ref().is_some_and(|av| av.changes() != self.av_changes) {
@@ -130,12 +131,12 @@ impl State {
         }
     }
 
-    /// The peer that a name stands for; one with a lane is preferred.
+    /// The peer that a name stands for. A peer with the same nonce is preferred, then a peer with a lane.
     pub fn find_peer(&self, name: &Name) -> Option<Id> {
         let ids = self.by_address.get(&name.socket())?;
         let peer = |id: Id| self.peers.get(id as usize).and_then(Option::as_deref);
-        // A name without a nonce stands for the endpoint that listens there now. A peer that was met before is that endpoint only while its
-        // lane exists.
+        // A name without a nonce stands for the endpoint that listens there now. A peer that was met before is known to
+        // be that endpoint only as long as its lane exists.
         let matches_by_address = |p: &Peer| name.nonce == 0 && !matches!(p.phase, Phase::Unconnected);
         let matches_without_nonce = |p: &Peer| p.name.nonce == 0 && (p.expected_nonce == 0 || p.expected_nonce == name.nonce);
         let fits = |p: &Peer| p.name.nonce == name.nonce || matches_without_nonce(p) || matches_by_address(p);
@@ -158,13 +159,13 @@ impl State {
             *slot = Some(Box::new(peer));
         }
         self.by_address.entry(name.socket()).or_default().push(id);
-        // The peer has no messages yet, so nothing needs to be filed anew.
+        // The peer has no messages yet, so no message has to be filed anew.
         self.update_index(id);
         id
     }
 
-    /// Marks a peer as dead if it is idle and no index names it. Once enough are dead, frees the records to which no message, receive or
-    /// route refers.
+    /// Marks a peer as dead if it is idle and no index names it. Once enough peers are dead, frees those records to which
+    /// no message, receive or route refers.
     pub fn reap(&mut self, id: Id) {
         let dead = |p: &Peer| p.source >= UNKNOWN && p.is_idle();
         if !self.peer(id).is_some_and(|p| dead(p)) || !self.dead.insert(id) || self.dead.len() < self.reap_at {
@@ -183,7 +184,7 @@ impl State {
         let routed: HashSet<Id> = self.routes.iter().flatten().map(|(_, id)| *id).collect();
         let mut still_dead = HashSet::new();
         for id in std::mem::take(&mut self.dead) {
-            // The peer may have been used again meanwhile.
+            // The peer may have come into use again since it was marked.
             let Some(peer) = self.peer(id).filter(|p| dead(p)) else { continue };
             let address = peer.name.socket();
             if referenced.contains(&id) || routed.contains(&id) {

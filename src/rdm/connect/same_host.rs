@@ -1,20 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The reach of the shm lane, which ends at this host: its listeners have names in the file system or the network namespace instead of
-//! ports.
+//! The limits of the shm lane. It leads only to processes of this host, because its listeners have names in the file
+//! system or in the network namespace instead of ports.
 
 use crate::config;
 use crate::error::Result;
 use crate::prov::av::Name;
 use crate::sys::{path_socket, process};
 
-/// A number that is equal for two processes that can find each other's local sockets: it identifies the host, and the network namespace or
-/// the directory `GDRFAB_SHM_DIR`.
+/// A number that is equal in two processes if they can find each other's local sockets. It stands for the host, and for
+/// the network namespace or the directory `GDRFAB_SHM_DIR`.
 pub fn host_hint() -> Result<u64> {
     let place = match config::get().socket_dir.as_deref().map(path_socket::directory_id) {
         None => process::network_id(),
-        // Bit 31 is clear, so that it differs from the number of any network namespace.
+        // Bit 31 is clear, so that the number differs from the number of any network namespace.
         Some(Ok((device, inode))) => (device << 20 ^ device >> 12 ^ inode) & 0x7fff_ffff,
-        // Listening in the directory will fail and report the reason.
+        // The number does not matter, because listening in the directory will fail and report the reason.
         Some(Err(_)) => 0,
     };
     Ok((u64::from(process::host_id()?) << 32 | place & 0xffff_ffff).max(1))

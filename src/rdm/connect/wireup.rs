@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Connects and loses peers. When a peer is first used, the lanes are tried in order until one leads to it, and that lane stays. A caller
-//! introduces itself and says which incarnation it wants. If two endpoints call each other at once, the call of the endpoint with the
-//! greater name counts.
+//! Connects and loses peers. When the program first uses a peer, this side dials the peer over one lane after another
+//! until one leads to it, and stays with that lane. A caller introduces itself: it sends its name and the nonce of the
+//! endpoint that it wants, because a later endpoint (another incarnation) may listen at the same address. If two
+//! endpoints call each other at once, the call of the endpoint with the greater name counts.
 
 use crate::error::{Code, Error, Result, errno};
 use crate::prov::av::{Av, Name};
@@ -22,12 +23,14 @@ use crate::sys::time;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-/// Time to wait for the peer's own call after both sides called each other, before this side dials again.
+/// Time for which this side waits for the peer's own call after both sides called each other, before this side dials
+/// again.
 const CROSSED_WAIT_NS: u64 = 500_000_000;
-/// Pause before a peer that had no room is dialed again, at first and at most.
+/// Pause before this side dials a peer again that had no room: at first, and at most.
 const REDIAL_MIN_NS: u64 = 20_000_000;
 const REDIAL_MAX_NS: u64 = 1_000_000_000;
-/// Time that a caller which the address vector does not name has to finish connecting, once there is no room for others.
+/// Time in which a caller that the address vector does not name has to finish connecting, once there is no room for
+/// others.
 const SLOW_CALLER_NS: u64 = 100_000_000;
 /// Time limit for dialing over a device that the peer may not have, before the next lane is tried.
 const DEVICE_DIAL_NS: u64 = 3_000_000_000;
@@ -63,7 +66,7 @@ impl State {
         Ok(Intro { name, expected_nonce, grant: FIRST_GRANT }.encode())
     }
 
-    /// Dials a peer over the first lane, from index `from` on, that may lead to it.
+    /// Dials a peer over the first lane, from index `from` on, that may lead to the peer.
     pub fn dial(&mut self, domain: &Domain, id: Id, from: usize) {
         let (Some(own), Some((name, expected_nonce))) = (self.name, self.peer(id).map(|p| (p.name, p.name.nonce.max(p.expected_nonce))))
         else {
@@ -95,7 +98,7 @@ impl State {
                 continue;
             }
             let address = lane.provider.lane_address(&lane.info, name.socket());
-            // A peer without such a device may never answer.
+            // A peer without such a device may never answer, so other lanes keep a part of the time.
             let limit =
                 if reach == Reach::Devices && more { DEVICE_DIAL_NS.min(if left == 0 { DEVICE_DIAL_NS } else { left / 2 }) } else { left };
             let called = self.open_link(domain, lane_index, limit).and_then(|link| {
@@ -143,7 +146,7 @@ impl State {
         // The address vector may have changed, and with it the index of the caller.
         self.refresh_av();
         let Some(own) = self.name else { return request.reject(&Refusal::Closing.encode()) };
-        // On an error the request is dropped, which rejects it.
+        // On an error the request is dropped, and the drop rejects the caller.
         let intro = Intro::decode(request.data())?;
         if intro.expected_nonce != 0 && intro.expected_nonce != own.nonce {
             return request.reject(&Refusal::Stale.encode());
@@ -174,8 +177,8 @@ impl State {
                 let link = link.clone();
                 self.drop_link(&link);
             }
-            // Either both called each other, and the peer has accepted our call meanwhile; or the peer lost its end of the lane. In both
-            // cases it calls again if it has to, after this side has noticed.
+            // Either both sides called each other, and the peer has accepted this side's call meanwhile; or the peer has
+            // lost its end of the lane. In both cases the peer calls again if it has to, after this side has noticed.
             Some(Phase::Accepting(_) | Phase::Ready(_)) => return request.reject(&Refusal::Crossed.encode()),
             Some(Phase::Loopback) => return request.reject(&Refusal::Closing.encode()),
             _ => {}
@@ -218,8 +221,9 @@ impl State {
         self.av.as_ref().and_then(lane_index).is_some_and(|(found, _)| found.nonce == name.nonce)
     }
 
-    /// True if one more caller that the address vector does not name may connect. If the limit is reached, callers that were inserted
-    /// meanwhile are no longer counted, and the slowest one that is still connecting is dropped.
+    /// True if one more caller that the address vector does not name may connect. At the limit, callers that were
+    /// inserted into the vector meanwhile are taken off the count, and one caller that has been connecting for too long
+    /// is dropped.
     fn has_room_for_unlisted(&mut self) -> bool {
         if self.unlisted < UNLISTED_MAX {
             return true;
@@ -243,7 +247,7 @@ impl State {
         self.unlisted < UNLISTED_MAX
     }
 
-    /// The attempt to connect a peer failed. If anything waits for the peer, it is dialed again.
+    /// Handles a failed attempt to connect a peer. If anything waits for the peer, this side dials it again.
     fn redial(&mut self, id: Id) {
         if let Some(peer) = self.peer(id) {
             peer.phase = Phase::Unconnected;
@@ -255,7 +259,7 @@ impl State {
         }
     }
 
-    /// Forgets a link, which is closed when the lane permits.
+    /// Forgets a link. Its lane is closed as soon as the lane permits.
     pub fn drop_link(&mut self, link: &Arc<Link>) {
         if link.unlisted_since() != 0 {
             self.unlisted = self.unlisted.saturating_sub(1);
@@ -275,21 +279,21 @@ impl State {
         }
     }
 
-    /// Passes a lane's event about its rails or ports on to the program, if the event queue has room. On a connectionless endpoint it names
-    /// no object.
+    /// Passes a lane's event about its rails or ports on to the program, if the event queue has room. On a connectionless
+    /// endpoint the event names no object.
     fn forward_event(&self, event: Event) {
         let Some(eq) = self.bind.eq.as_ref().filter(|_| self.bind.has_event_room()) else { return };
         let (object, context) = self.connection.as_ref().map_or((0, 0), |connection| (connection.object, connection.context));
         eq.push(Event { object, context, ..event });
     }
 
-    /// Handles an event of a peer's lane: connected, refused, ended, or a notice about its rails.
+    /// Handles an event of a peer's lane: the lane is connected, was refused or has ended, or its rails have changed.
     fn on_event(&mut self, domain: &Domain, id: Id, event: Event) {
-        // The connection goes on.
+        // Such a notice does not end the connection.
         if event.kind == EventKind::Notify as u32 {
             return self.forward_event(event);
         }
-        // A lane has ended: parcels that arrived before its end are handled first.
+        // The lane has ended. Parcels that arrived before its end are handled first.
         if event.kind != EventKind::Connected as u32
             && let Some(link) = self.peer(id).and_then(|p| p.ready().cloned())
         {
@@ -332,8 +336,8 @@ impl State {
                     Some(Refusal::Full) if self.connect_time_left(id) > 0 => self.await_room(id),
                     Some(Refusal::Full) => self.lane_lost(id, no_room_for_callers()),
                     Some(Refusal::Unnamed) => self.lane_lost(id, unnamed()),
-                    // The peer is alive, so the lane is right and only the moment was wrong: another lane would not be the one that the
-                    // peer would choose.
+                    // The peer is alive, so this lane is the right one and only the moment was wrong. Another lane is not
+                    // tried, because the peer itself would choose this one.
                     _ if matches!(why.code, Code::Busy | Code::PeerGone) && self.connect_time_left(id) > 0 => {
                         self.await_peer(id, REDIAL_MIN_NS)
                     }
@@ -353,7 +357,7 @@ impl State {
         }
     }
 
-    /// Remembers why a lane does not lead to a peer, for the report of its path.
+    /// Keeps the reason why a lane does not lead to a peer, for reports of the path to the peer.
     fn note_why_not(&mut self, domain: &Domain, id: Id, lane_index: usize, why: &Error) {
         let (Some(lane), Some(peer)) = (domain.lanes.get(lane_index), self.peer(id)) else { return };
         let why = || Some(format!("{}: {}", lane.provider.name(), why.words).into());
@@ -364,7 +368,7 @@ impl State {
         }
     }
 
-    /// The peer has no room for a caller; it is dialed again after a pause that grows each time.
+    /// Handles a refusal for lack of room: this side dials the peer again after a pause that grows each time.
     fn await_room(&mut self, id: Id) {
         let left = self.connect_time_left(id);
         let Some(peer) = self.peer(id) else { return };
@@ -376,7 +380,7 @@ impl State {
         self.await_peer(id, pause);
     }
 
-    /// Pauses dialing a peer.
+    /// Dials a peer again only after a pause of `for_ns` nanoseconds, unless the peer calls first.
     fn await_peer(&mut self, id: Id, for_ns: u64) {
         if let Some(peer) = self.peer(id) {
             peer.phase = Phase::Awaiting { until: time::now_ns() + for_ns };
@@ -394,7 +398,7 @@ impl State {
         peer.connect_until.saturating_sub(now)
     }
 
-    /// The lane to a peer is connected: what waits for the peer can be sent.
+    /// Takes a connected lane into use, and has progress send everything that waits for the peer.
     pub fn lane_ready(&mut self, domain: &Domain, id: Id, link: Arc<Link>) {
         self.connecting.retain(|(_, l)| l.number != link.number);
         self.ready.push(id, link.clone());
@@ -421,13 +425,13 @@ impl State {
         }
     }
 
-    /// The lane to a peer is lost, or none was found. Operations, offers and reads that concern the peer end with `why`. Its next message
-    /// dials it again.
+    /// Ends everything that concerns a peer whose lane is lost or was not found. Operations, offers and reads end with
+    /// `why`. The next message to the peer dials it again.
     #[cold]
     pub fn lane_lost(&mut self, id: Id, why: Error) {
         let Some((link, was_ready)) = self.peer(id).map(|p| (p.link().cloned(), p.ready().is_some())) else { return };
         if let Some(link) = link {
-            // Results name the link, which still stands for this peer.
+            // Results name the link, so they are taken while the link still stands for this peer.
             self.take_results();
             self.drop_link(&link);
             self.past_stats.add(&link.ep.stats());
@@ -442,7 +446,8 @@ impl State {
         self.forget_grant(id);
         let name_in_vector = self.routes.iter().enumerate().find(|(_, r)| r.is_some_and(|(_, to)| to == id)).map(|(index, _)| index as u64);
         let name_in_vector = name_in_vector.zip(self.av.as_ref()).and_then(|(index, av)| av.lookup(index).ok());
-        // An index with the whole name and one with the bare address no longer mean the same endpoint.
+        // An index with the whole name and an index with the bare address no longer mean the same endpoint, so both are
+        // looked up anew.
         self.routes.iter_mut().filter(|route| route.is_some_and(|(_, to)| to == id)).for_each(|route| *route = None);
         let Some(peer) = self.peer(id) else { return };
         let waiting = std::mem::take(&mut peer.waiting);
@@ -455,7 +460,7 @@ impl State {
         (peer.peer_offers, peer.connect_until, peer.refusals) = (HashMap::default(), 0, 0);
         (peer.credit, peer.phase, peer.expected_nonce, peer.fault_plan) = (Credit::default(), Phase::Unconnected, 0, None);
         if let Some(name_in_vector) = name_in_vector {
-            // A bare address stands for the endpoint that listens there next.
+            // If the vector has the bare address, the address stands for the endpoint that listens there next.
             peer.name = name_in_vector;
         }
         self.unanswered_offers = self.unanswered_offers.saturating_sub(offered);
@@ -463,7 +468,7 @@ impl State {
         for w in waiting {
             self.fail_pending(w, why.clone());
         }
-        // Operations that the lane has are ended by the lane, once it no longer touches their buffers. Offers are ended here.
+        // A lane ends the operations that it has, once it no longer touches their buffers. Offers end here.
         let offered = self.ops.each().filter(|(_, op)| matches!(op, Op::Offered { peer, .. } | Op::Withdrawn { peer } if *peer == id));
         let offered: HashSet<u64> = offered.map(|(number, _)| number).collect();
         // No answer will come from the peer.
@@ -484,8 +489,8 @@ impl State {
         if was_ready && !self.closed {
             self.post_delayed_for(id, source);
         }
-        // Receives for a peer that was never reached stay, because the peer may still start; they fail if nobody or another endpoint
-        // listens at its address.
+        // Receives for a peer that was never reached stay, because the peer may still start. They fail only if nobody
+        // listens at the peer's address, or if another endpoint does.
         for tagged in [true, false].into_iter().filter(|_| is_gone) {
             for at in self.space(tagged).posted_for(source) {
                 if let Some(recv) = self.withdraw_recv(tagged, at) {
@@ -516,7 +521,7 @@ fn unnamed() -> Error {
     Error::coded(errno::ECONNREFUSED, Code::Rejected, "the peer lets only those in that know its whole name (gdrfab_ep_getname)")
 }
 
-/// Another endpoint listens at the address of the wanted one.
+/// The error if another endpoint listens at the address of the wanted endpoint.
 fn wrong_incarnation() -> Error {
     let words = "the endpoint that was meant is gone: another one listens at its address now";
     Error::coded(errno::ECONNREFUSED, Code::PeerGone, words)

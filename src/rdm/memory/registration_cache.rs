@@ -3,9 +3,10 @@
 //! and pinning it takes longer than most messages. The driver gives each allocation an identity, by which an entry is
 //! found. The driver never uses an identity again, so freed memory is never mistaken for the memory at its address now.
 //!
-//! Host memory has no such identity, so none of it is cached. userfaultfd does not report enough: it misses
-//! `MADV_GUARD_INSTALL` and `SHM_REMAP`, and it reports `MADV_DONTNEED` before the pages go, so that a message in between
-//! would read the old pages. A program that uses userfaultfd itself would get `EBUSY`.
+//! Host memory has no such identity, so none of it is cached. A cache would need a report of every page that goes, and
+//! userfaultfd does not report enough: it misses `MADV_GUARD_INSTALL` and `SHM_REMAP`, and it reports `MADV_DONTNEED`
+//! before the pages go, so that a message in between would read the old pages. A program that uses userfaultfd itself
+//! would get `EBUSY`.
 
 use crate::hmem::{self, Site};
 use crate::mr::RegionId;
@@ -39,7 +40,7 @@ impl CacheKey {
         (allocation != 0 && within).then_some(CacheKey { lane, site, addr, len, allocation, owner })
     }
 
-    /// True if `old` names an allocation that was at the place of this one and is gone.
+    /// True if `old` names an allocation that is gone and whose addresses this allocation has now.
     fn replaces(&self, old: &CacheKey) -> bool {
         self.site == old.site && self.allocation != old.allocation && self.addr < old.addr + old.len && old.addr < self.addr + self.len
     }

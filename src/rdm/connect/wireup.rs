@@ -289,7 +289,7 @@ impl State {
 
     /// Handles an event of a peer's lane: the lane is connected, was refused or has ended, or its rails have changed.
     fn on_event(&mut self, domain: &Domain, id: Id, event: Event) {
-        // Such a notice does not end the connection.
+        // A notice about rails or ports does not end the connection.
         if event.kind == EventKind::Notify as u32 {
             return self.forward_event(event);
         }

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Atomic operations. The peer's lane carries them out, in order with the other operations to that peer; for an endpoint's own memory, the
-//! CPU of this process does. A region registered with access `GDRFAB_ATOMIC` is reserved for the atomics of its card, and every other way
-//! to it is refused: an atomic of a CPU and one of a card would overwrite each other's result.
+//! Atomic operations. The peer's lane carries them out, in order with the other operations to that peer. On an endpoint's
+//! own memory, the CPU of this process carries them out. A region registered with access `GDRFAB_ATOMIC` is reserved for
+//! the atomics of its card: an atomic by any other way is refused, because an atomic of a CPU and one of a card would
+//! overwrite each other's result.
 
 use super::loopback::{parts_of, path_of};
 use crate::error::{Code, Error, Result, errno};
@@ -12,7 +13,7 @@ use crate::rdm::memory::lane_domains::Domain;
 use crate::rdm::peers::peer::{PendingKind, PendingOp};
 use crate::rdm::state::State;
 
-/// The error of an atomic that would reach a card's region by another way.
+/// The error of an atomic that would reach a card's region by another way than the card.
 #[cold]
 pub(in crate::rdm) fn only_by_card(key: u64, way: &str) -> Error {
     let words = format!("key: {key:#x} names a region with access GDRFAB_ATOMIC, where atomics are the card's alone: none by way of {way}");
@@ -20,7 +21,7 @@ pub(in crate::rdm) fn only_by_card(key: u64, way: &str) -> Error {
 }
 
 impl State {
-    /// Posts an atomic operation whose arguments were checked.
+    /// Posts an atomic operation whose arguments the caller has checked.
     pub fn atomic(&mut self, domain: &Domain, op: &AtomicOp, c: &Common) -> Result<()> {
         self.check_enabled()?;
         if domain.is_card_key(op.key) {

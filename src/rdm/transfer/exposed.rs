@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The end of exposed memory: regions are closed when their offer was read, when the sender takes it back (cancel, deadline), and when the
-//! peer is gone. Nothing here waits. A region that cannot be closed yet is tried again later, so that one peer that makes no progress does
-//! not delay the others.
+//! The end of exposed memory. A region is closed when the peer has read its offer, when the sender takes the offer back
+//! (cancel, deadline), or when the peer is gone. No function here waits. A region that cannot be closed yet is tried
+//! again later, so that a peer that makes no progress does not delay the others.
 
 use crate::error::{Code, Error, Result, errno};
 use crate::prov::flags;
@@ -12,14 +12,15 @@ use crate::rdm::peers::unexpected::Unexpected;
 use crate::rdm::state::{State, UNKNOWN};
 use crate::rdm::wire::parcel::ParcelWords;
 
-/// Regions, and revoked offers, that one attempt tries to close.
+/// Number of regions, and of revoked offers, that one attempt tries to close.
 const RETRIES: usize = 32;
-/// Pause between two attempts, in nanoseconds.
+/// Pause between two attempts, in nanoseconds: after the first that closes nothing, and at most.
 const RETRY_MIN: u64 = 20_000;
 const RETRY_MAX: u64 = 5_000_000;
 
 impl State {
-    /// Closes the regions of offers that the peer has finished with or never heard of. Regions that are busy move to `pending_close`.
+    /// Gives back the regions of offers that the peer has finished with or was never told of. Busy regions move to
+    /// `pending_close`.
     pub fn close_returned(&mut self, domain: &Domain) {
         for region in std::mem::take(&mut self.returned) {
             if domain.release_is_busy(region) {
@@ -28,7 +29,7 @@ impl State {
         }
     }
 
-    /// Tries again to close some of the busy regions and of the revoked offers.
+    /// Tries again to close some of the busy regions, and to end some of the revoked offers.
     pub fn retry_closes(&mut self, domain: &Domain, now: u64) {
         if (self.pending_close.is_empty() && self.revoked.is_empty()) || now < self.retry_at {
             return;
@@ -47,11 +48,11 @@ impl State {
         self.retry_at = now + self.retry_pause;
     }
 
-    /// Completes a revoked offer if the peer can no longer read its memory. Otherwise the offer stays in `revoked`, and the result is
-    /// false.
+    /// Completes a revoked offer if the peer can no longer read its memory. Otherwise the offer goes back to `revoked`,
+    /// and the result is false.
     pub fn end_revoked(&mut self, domain: &Domain, mut revoked: RevokedOffer) -> bool {
-        // Where a lane cannot be revoked without disturbing other memory, or part of the message lies in the program's own regions, only
-        // the peer's answer shows that it is finished.
+        // Only the peer's answer shows that the peer is finished, if the lane cannot revoke a region without disturbing
+        // other memory, or if part of the message lies in the program's own regions.
         revoked.exposed.retain(|region| revoked.needs_answer && !domain.can_revoke(region.0) || domain.close_is_busy(*region));
         let over = revoked.exposed.is_empty() && !revoked.needs_answer;
         match over {
@@ -61,7 +62,8 @@ impl State {
         over
     }
 
-    /// Cancels the first receive with this context; if there is none, the first operation with it that can still be cancelled.
+    /// Cancels the first receive with this context. If there is none, cancels the first operation with this context that
+    /// can still be cancelled.
     pub fn cancel(&mut self, domain: &Domain, context: usize) -> Result<()> {
         let why = Error::coded(errno::ECANCELED, Code::Canceled, "cancelled by the caller");
         let first = self.find_receives(|r| r.context == context).first().copied();
@@ -116,7 +118,8 @@ impl State {
         link.ep.cancel(number as usize)
     }
 
-    /// Takes an offer back. The peer does not match it any more; if it is reading already, the read fails.
+    /// Takes an offer back, so that the peer does not match it any more. If the peer is already reading the message, the
+    /// read fails where the lane can revoke the memory; elsewhere the offer waits for the peer's answer.
     pub fn withdraw(&mut self, domain: &Domain, number: u64, why: Error) {
         let Some(op) = self.ops.get(number) else { return };
         let Op::Offered { peer, .. } = op else { return };
@@ -137,7 +140,7 @@ impl State {
         }
     }
 
-    /// Takes back a message of this endpoint to itself that no receive has matched.
+    /// Takes back a message of this endpoint to itself that no receive has matched. False if there is no such message.
     pub fn withdraw_loopback(&mut self, number: u64, why: Error) -> bool {
         let Some(Op::Loopback { completion, .. }) = self.ops.get(number) else { return false };
         let (completion, space) = (*completion, if completion.kind & flags::TAGGED != 0 { &mut self.tagged } else { &mut self.untagged });
@@ -151,9 +154,10 @@ impl State {
         true
     }
 
-    /// The peer takes an offer back. A matched offer whose read was posted, or one that a peek has claimed, ends with that read instead.
+    /// Handles a peer's WITHDRAW. An offer whose read the lane has, or which a peek has claimed, stays until that read
+    /// ends.
     pub fn on_withdraw(&mut self, id: Id, number: u64) {
-        // An offer that is finished has no state any more; its DONE is on the way.
+        // An offer that is finished has no state any more; the answer DONE to it is on the way.
         match self.peer(id).and_then(|p| p.offer_state(number)) {
             Some(OfferState::Unmatched { tagged, at }) => {
                 let space = self.space(tagged);
@@ -172,8 +176,8 @@ impl State {
     }
 }
 
-/// Order in which operations with one context are cancelled: number of posting (0 for parts of a list), whether it has started, then its
-/// operation number or its index in the queue of this peer.
+/// The order in which operations with one context are cancelled: number of posting (0 for parts of a list), whether the
+/// operation has started, its number or its index in the peer's queue, and the peer of that queue.
 type CancelOrder = (u64, bool, u64, Id);
 
 fn earlier(one: Option<CancelOrder>, other: Option<CancelOrder>) -> Option<CancelOrder> {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The fast path of small messages, between a lane's ring and the program's completion queue. Each function checks all conditions before it
-//! changes anything; what it declines is handled by `send`, `recv` and `progress`.
+//! The fast path of small messages, between a lane's ring and the program's completion queue. Each function checks all
+//! conditions before it changes anything. If a function declines, `send`, `recv` or `progress` handles the message.
 
 use crate::prov::av::UNSPEC;
 use crate::prov::op::One;
@@ -15,12 +15,12 @@ use crate::rdm::peers::unexpected::{Unexpected, UnexpectedData};
 use crate::rdm::state::State;
 use crate::rdm::wire::parcel::{DATA, Label, TAGGED, kind};
 
-/// First words of eager messages that carry nothing else, a tag, or a tag and data.
+/// First words of the eager messages that the fast path handles: without tag and data, with a tag, and with both.
 const PLAIN: u64 = kind::EAGER as u64;
 const PLAIN_TAGGED: u64 = PLAIN | TAGGED;
 const TAGGED_DATA: u64 = PLAIN_TAGGED | DATA;
 
-/// Result of offering an arrived message to the fast path.
+/// Result of handing an arrived message to the fast path.
 pub enum FastOutcome {
     /// The message filled a receive.
     Filled,
@@ -43,8 +43,8 @@ impl State {
         self.routes.get(index as usize).copied().flatten().map(|(_, id)| id)
     }
 
-    /// Sends a short message from one piece of host memory if nothing is queued before it. `WORDS` says how many of these words it carries:
-    /// first word, tag, data. False if nothing was done.
+    /// Sends a short message from one piece of host memory, if nothing waits to be sent before it. `WORDS` is the number
+    /// of words of the parcel: first word, tag, data, in this order. False if nothing was done.
     #[inline(always)]
     pub fn send_fast<const WORDS: usize>(&mut self, one: &One, how: u64) -> bool {
         let special = how & (flags::FENCE | flags::DELIVERY_COMPLETE) != 0;
@@ -55,7 +55,7 @@ impl State {
         let Some(id) = self.known(one.addr) else { return false };
         let Some(Some(peer)) = self.peers.get_mut(id as usize) else { return false };
         let Phase::Ready(link) = &peer.phase else { return false };
-        // Checked before anything is added to it: the program's length may be any number.
+        // The length is checked before anything is added to it, because the program may pass any number.
         if one.local.len() > link.eager_max || !peer.waiting.is_empty() || !peer.control.is_empty() {
             return false;
         }
@@ -76,8 +76,8 @@ impl State {
         true
     }
 
-    /// Posts a receive into one piece of host memory, or fills it at once from an unexpected message whose bytes are here. False if nothing
-    /// was done.
+    /// Posts a receive into one piece of host memory, or fills the receive at once from an unexpected message whose bytes
+    /// have arrived. False if nothing was done.
     #[inline(always)]
     pub fn recv_fast<const TAG: bool>(&mut self, domain: &Domain, one: &One, ignore: u64) -> bool {
         let fast = if TAG { self.fast_recv } else { self.fast_untagged };
@@ -110,8 +110,8 @@ impl State {
         }
     }
 
-    /// Copies an unexpected message into a receive of one piece of host memory. False if the message is only offered, or longer than the
-    /// receive; then nothing was done.
+    /// Copies an unexpected message into a receive of one piece of host memory. False if the message is an offer or a
+    /// loopback message, or is longer than the receive; then nothing was done.
     #[inline(never)]
     fn fill_from_unexpected(&mut self, domain: &Domain, tagged: bool, at: EntryId, recv: Recv) -> bool {
         let space = if tagged { &mut self.tagged } else { &mut self.untagged };
@@ -127,12 +127,13 @@ impl State {
         space.remove_unexpected(at);
         self.consumed(from, link, len);
         self.received(&recv, len, 0, &label, source);
-        // Returned credit goes out now: the peer may be waiting for it, and the program may not call again soon.
+        // Returned credit is sent now, because the peer may wait for it and the program may not call again soon.
         self.run_queued_work(domain);
         true
     }
 
-    /// Delivers an eager message to the receive that fits it. If none does, the message is stored, or left with the lane if `defer` is set.
+    /// Delivers an eager message to the receive that fits. Without such a receive, the message is stored, or left with
+    /// the lane if `defer` is set.
     #[inline(always)]
     pub fn on_fast<P: Parcel + ?Sized>(&mut self, id: Id, link: usize, parcel: &P, defer: bool) -> FastOutcome {
         let first = parcel.word(0);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Fault injection (`GDRFAB_FAULT`) for operations and receives. It acts here rather than in the lanes, because here the order of posting
-//! is decided. Each connected lane has a plan of its own, and an operation is counted when it is posted to a connected peer. With fault
-//! injection the fast path is off.
+//! Fault injection (`GDRFAB_FAULT`) for operations and receives. This layer injects the faults, not the lanes, because
+//! the order of posting is decided here. Each connected lane has a plan of its own. A plan counts an operation when it is
+//! posted to a connected peer. With fault injection the fast path is off.
 
 use crate::error::{Error, Result};
 use crate::prov::fault::{Op, Plan, Verdict};
@@ -30,8 +30,8 @@ impl FaultInjection {
 }
 
 impl State {
-    /// The peer's lane is connected: its plan starts, with the operations that waited for the lane. False if the plan cost the peer its
-    /// lane.
+    /// Starts the plan of a peer whose lane is connected now, with the operations that waited for the lane. False if the
+    /// plan ended the lane.
     #[cold]
     pub fn begin_faults(&mut self, domain: &Domain, id: Id) -> bool {
         if let Some(peer) = self.peer(id) {
@@ -40,7 +40,7 @@ impl State {
         self.apply_faults(id, 0)
     }
 
-    /// Applies the plan to the operations that wait for a peer, from index `from` on. False if that cost the peer its lane.
+    /// Applies the plan to the operations that wait for a peer, from index `from` on. False if the plan ended the lane.
     #[cold]
     pub fn apply_faults(&mut self, id: Id, from: usize) -> bool {
         let Some(peer) = self.peer(id).filter(|p| p.ready().is_some()) else { return true };
@@ -58,7 +58,8 @@ impl State {
         true
     }
 
-    /// Ends the peer's lane as if the peer had died. The operations that the lane has end first.
+    /// Ends the peer's lane as if the peer had died. The operations that the lane has end before the operations that
+    /// wait.
     fn lose(&mut self, id: Id) {
         if let Some(lane) = self.peer(id).and_then(|p| p.ready()).and_then(|link| link.lane()) {
             lane.lose(Plan::gone());
@@ -66,7 +67,7 @@ impl State {
         self.lane_lost(id, Plan::gone());
     }
 
-    /// Posts an accepted receive, or delays it if the plan says so.
+    /// Posts an accepted receive, or delays it if the plan says so. If the plan ends the lane, the receive fails.
     #[cold]
     pub fn post_faulty(&mut self, from: Option<Id>, want: RecvFilter, recv: Recv) -> Result<()> {
         let peer = from.or(self.connection.is_some().then_some(ONLY_PEER)).and_then(|id| self.peers.get_mut(id as usize)?.as_deref_mut());
@@ -85,7 +86,7 @@ impl State {
             Verdict::Hold(until) => until,
             Verdict::Go => 0,
         };
-        // Delayed receives keep their order.
+        // A receive waits at least as long as the receive delayed before it, so that the order stays.
         let before = faults.delayed.back().map_or(0, |delayed| delayed.until);
         if until | before == 0 {
             return self.post_recv(want, recv);
@@ -107,9 +108,9 @@ impl State {
         }
     }
 
-    /// A peer is gone, and index `source` still stands for it. Posts, in their order, the delayed receives that an unexpected message of
-    /// this peer would fill; receives from any source are included if they stand before a receive from this peer. Other delayed receives
-    /// stay.
+    /// Posts delayed receives after a peer is gone, while index `source` still stands for the peer: those that an
+    /// unexpected message of this peer would fill, in their order. Receives from any source are included if they stand
+    /// before a receive from this peer. Other delayed receives stay.
     #[cold]
     pub fn post_delayed_for(&mut self, id: Id, source: u64) {
         let is_only = self.connection.is_some();
@@ -130,7 +131,7 @@ impl State {
         }
     }
 
-    /// Fails up to `most` delayed receives for which `which` holds, and returns how many.
+    /// Fails up to `most` delayed receives for which `which` holds. Returns the number of receives that failed.
     pub fn end_delayed(&mut self, why: &Error, most: usize, mut which: impl FnMut(&DelayedRecv) -> bool) -> usize {
         let Some(faults) = &mut self.faults else { return 0 };
         let (mut ended, mut kept) = (Vec::new(), VecDeque::new());

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Lists of blocks: the peer's lane moves them as it would for a connected endpoint.
+//! Block lists. The peer's lane moves them as it does on a connected endpoint.
 
 use crate::error::{Code, Error, Result, errno};
 use crate::prov::bind::PART;
@@ -12,8 +12,8 @@ use crate::rdm::peers::peer::{CompletionInfo, Phase};
 use crate::rdm::state::State;
 
 impl State {
-    /// Has the lane move a list, if it can. Without a lane the peer is dialed first, but only once per list: if that fails, the list is
-    /// posted piece by piece, and each piece is checked and fails for itself.
+    /// Has the lane move a list, if the lane can. Without a lane this side dials the peer first, but only once per list.
+    /// If the dial fails, the list is posted piece by piece, so that each piece is checked and fails for itself.
     pub fn list(&mut self, domain: &Domain, dir: Dir, list: &List, c: &Common) -> Result<Native> {
         self.check_enabled()?;
         let id = self.route(c.peer)?;
@@ -54,13 +54,15 @@ impl State {
         }
         self.ops.take(number);
         match moved {
-            // The lane is over, which an event will report. When it is handled, the list is tried again and finds no lane.
+            // The lane has ended, and an event will report the end. After that event the list is tried again and finds no
+            // lane.
             Err(e) if matches!(e.errno, errno::ESHUTDOWN | errno::ENOTCONN) => Ok(Native::Blocked),
             moved => moved,
         }
     }
 
-    /// Has the lane move a part of a list. Returns how many runs it took.
+    /// Has the lane move a part of a list. Returns the number of runs (consecutive blocks that adjoin) that the lane
+    /// took.
     pub fn list_part(&mut self, domain: &Domain, dir: Dir, runs: &[Run], pairs: &[Pair], c: &Common) -> Result<usize> {
         self.check_enabled()?;
         let id = self.route(c.peer)?;
@@ -88,7 +90,7 @@ impl State {
         posted
     }
 
-    /// Completes lists that the lanes have moved.
+    /// Completes the lists, and parts of lists, that the lanes have moved.
     #[cold]
     pub fn take_lists(&mut self) {
         for (number, why) in self.list_ends.take() {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! RMA of an endpoint to itself: copies within the process. Keys, bounds and access rights are checked as for a peer.
+//! RMA of an endpoint to itself: copies within the process. Keys, bounds and access rights are checked as they are for a
+//! peer.
 
 use crate::error::{Code, Error, Result, errno};
 use crate::hmem::{self, Site};
@@ -17,19 +18,19 @@ use crate::rdm::state::State;
 use crate::sys::usercopy::UserCopy;
 use std::sync::Arc;
 
-/// Bytes copied before the region is looked up again, so that a region can be closed between two chunks.
+/// Bytes copied before the region is looked up again. A region can be closed between two such chunks.
 const CHUNK: usize = 1 << 20;
 
 fn refused(code: Code, errno: i32) -> Error {
     Error::coded(errno, code, Code::words(code.0))
 }
 
-/// The path that copies within the process are reported as.
+/// The path that is reported for copies within the process.
 pub(in crate::rdm) fn path_of(site: Site) -> Paths {
     if site.is_host() { Paths::DIRECT } else { Paths::IPC }
 }
 
-/// Held while bytes of a region are copied; the region's close waits for it.
+/// A guard that a copy holds while it uses a region; closing the region waits for the guard.
 pub(in crate::rdm) type Inside = region::RegionUse<(), ()>;
 
 /// The pieces of `len` bytes of a region from byte `skip` on.
@@ -43,8 +44,8 @@ impl Regions {
         region.filter(|r| r.local.key == key).ok_or_else(|| refused(Code::Key, errno::EKEYREJECTED))
     }
 
-    /// Checks a range that an operation names. Returns its region, held open, the offset of the range, and the counter of writes to the
-    /// region, which is taken now because the key may name another region when the copy ends.
+    /// Checks a range that an operation names. Returns its region, held open, the offset of the range, and the counter of
+    /// writes to the region. The counter is taken now, because the key may name another region when the copy ends.
     pub(in crate::rdm) fn range(&self, r: &RmaIov, need: Access, policy: PathPolicy) -> Result<(Inside, usize, Option<Arc<Counter>>)> {
         let Region { local: own, counter, .. } = self.of_key(r.key)?;
         let skip = own.range(r.addr, r.len as u64, need).map_err(|code| match code {
@@ -64,8 +65,8 @@ impl Regions {
     }
 }
 
-/// Copies the bytes that both pieces have. Host memory is copied by system calls, because its pages may be missing; device memory by its
-/// driver, through a buffer of ours if the other side is not of the same driver.
+/// Copies as many bytes as both pieces have. System calls copy host memory, because its pages may be missing. The driver
+/// copies device memory, by way of a buffer of the library if the other side does not have the same driver.
 fn copy(user: &UserCopy, (there, to): (Site, Iov), (here, from): (Site, Iov)) -> Result<()> {
     let len = to.len().min(from.len());
     if there.is_host() && here.is_host() {
@@ -93,7 +94,7 @@ fn copy(user: &UserCopy, (there, to): (Site, Iov), (here, from): (Site, Iov)) ->
 /// Memory at one site, in pieces.
 type SitePieces<I> = (Site, I);
 
-/// Copies between `local`, from byte `at` on, and the pieces of `remote`, without gathering all bytes in between.
+/// Copies between `local`, from byte `at` on, and the pieces of `remote`. No buffer for all bytes is needed in between.
 pub(in crate::rdm) fn copy_pieces(
     user: &UserCopy,
     dir: Dir,
@@ -114,7 +115,7 @@ pub(in crate::rdm) fn copy_pieces(
     Ok(())
 }
 
-/// Moves the bytes of an operation. All ranges are checked before the first byte is copied.
+/// Copies the bytes of an RMA operation. All ranges are checked before the first byte is copied.
 fn copy_all_ranges(domain: &Domain, dir: Dir, local: SitePieces<&[Iov]>, remote: &[RmaIov], policy: PathPolicy) -> Result<Paths> {
     let need = if dir == Dir::Write { Access::REMOTE_WRITE } else { Access::REMOTE_READ };
     let mut path = Paths::DIRECT;
@@ -123,12 +124,12 @@ fn copy_all_ranges(domain: &Domain, dir: Dir, local: SitePieces<&[Iov]>, remote:
     }
     let mut at = 0;
     for r in remote {
-        // A range of zero bytes is checked and counted as well.
+        // A range of zero bytes is checked and counted like any other.
         for done in (0..r.len.max(1)).step_by(CHUNK) {
             let n = (r.len - done).min(CHUNK);
             let part = RmaIov { addr: r.addr.wrapping_add(done as u64), len: n, key: r.key };
-            // `close_region` waits for `inside`, and the counter may be closed right after; so the counter is used before `inside` is
-            // dropped.
+            // `close_region` waits for `inside`, and the program may close the counter right after. So the counter is
+            // used before `inside` is dropped.
             let (inside, skip, counter) = domain.regions.lock().range(&part, need, policy)?;
             copy_pieces(&domain.user_copy, dir, local, at, (inside.site(), parts_of(&inside, skip, n)))?;
             at += n;
@@ -141,12 +142,12 @@ fn copy_all_ranges(domain: &Domain, dir: Dir, local: SitePieces<&[Iov]>, remote:
 }
 
 impl State {
-    /// The index by which this endpoint knows itself.
+    /// The index by which this endpoint knows itself; `UNSPEC` if there is none.
     pub fn loopback_source(&self) -> u64 {
         self.loopback.and_then(|id| self.peers.get(id as usize)).and_then(Option::as_deref).map_or(UNSPEC, |p| p.source)
     }
 
-    /// Carries out an RMA operation of this endpoint to itself. It is complete when this returns.
+    /// Carries out an RMA operation of this endpoint to itself. The operation is complete when this function returns.
     pub fn rma_loopback(
         &mut self,
         domain: &Domain,

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Messages and operations: sending, receiving, RMA, atomics and lists, and the progress that drives them.
 //!
-//! In come calls of the program and what the lanes bring; out go packets and operations on the lanes, and entries in the program's queues.
-//! Read `send` and `recv` first, then `progress`. `fast` is the short way of small messages, `exposed` closes or revokes memory that a peer
-//! may read, `multi_recv` splits a receive that takes several messages, `probe` is PEEK, CLAIM and DISCARD, `loopback` is everything from
-//! an endpoint to itself, `atomic` and `list` hand their operations to the lane, and `fault` is fault injection. All of them are methods of
+//! The input is calls of the program and whatever the lanes bring. The output is parcels and operations on the lanes, and
+//! entries in the program's queues. Read `send` and `recv` first, then `progress`. `fast` is the short way of small
+//! messages, `exposed` closes or revokes memory that a peer may read, `multi_recv` splits a receive that takes several
+//! messages, and `probe` carries out PEEK, CLAIM and DISCARD. `loopback` copies from an endpoint to itself, `atomic` and
+//! `list` hand their operations to the lane, and `fault` is fault injection. Most functions are methods of
 //! `state::State`.
 
 pub mod atomic;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Receives as messages take them: a whole receive, or the next part of a buffer that takes several messages (`GDRFAB_MULTI_RECV`).
+//! The receive that a message takes: a whole posted receive, or the next part of a buffer for several messages
+//! (`GDRFAB_MULTI_RECV`).
 
 use crate::error::Error;
 use crate::rdm::matching::matcher::EntryId;
@@ -8,8 +9,8 @@ use crate::rdm::state::{State, UNKNOWN};
 use crate::rdm::wire::parcel::Label;
 
 impl State {
-    /// A message is in place. True if it was the last of a multi-receive buffer: nothing writes to the buffer any more, and its entry is
-    /// the last one.
+    /// Counts a message as being in place. True if it was the last of a multi-receive buffer: nothing writes to the
+    /// buffer any more, and the message's entry is the last entry of the buffer.
     pub fn finish_part(&mut self, recv: &Recv) -> bool {
         let Some((at, _)) = recv.multi() else { return false };
         let Some(place) = self.multi.get_mut(at as usize) else { return false };
@@ -22,8 +23,8 @@ impl State {
         over
     }
 
-    /// Called after the entry of a message. If its multi-receive buffer was to fail once all arriving messages are in place, and this was
-    /// the last, the buffer fails now.
+    /// Called after the entry of a message was written. If the message was the last one arriving in a multi-receive
+    /// buffer that has to fail, the buffer fails now.
     pub fn end_if_last(&mut self, recv: &Recv) {
         let Some((at, _)) = recv.multi() else { return };
         if let Some(Some(multi)) = self.multi.get_mut(at as usize)
@@ -45,13 +46,14 @@ impl State {
                 multi.fails_with = Some(Box::new((recv, why)));
                 return;
             }
-            // The entry of the failure itself counts as arriving, so that it is the last one.
+            // The entry of the failure itself counts as an arriving message, so that it becomes the last entry.
             multi.arriving = 1;
         }
         self.complete_failed_recv(&recv, why, &Label::default(), source);
     }
 
-    /// Takes a posted receive for a message of `len` bytes from `source`; of a multi-receive buffer, the next part.
+    /// Takes a posted receive for a message of `len` bytes from `source`. A multi-receive buffer gives its next part, and
+    /// stays posted until it is full.
     pub fn take_recv(&mut self, tagged: bool, at: EntryId, len: usize, source: u64) -> Option<Recv> {
         let (slot, used) = match self.space(tagged).posted(at)?.multi() {
             Some(multi) => multi,

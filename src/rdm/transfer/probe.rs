@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Receives with `GDRFAB_PEEK`, `GDRFAB_CLAIM` or `GDRFAB_DISCARD`: they look at unexpected messages, reserve them, receive a reserved one,
-//! or drop it.
+//! Receives with `GDRFAB_PEEK`, `GDRFAB_CLAIM` or `GDRFAB_DISCARD`. They look at an unexpected message, reserve it,
+//! receive a reserved message, or drop a message.
 
 use crate::error::{Code, Error, Result, errno};
 use crate::prov::av::UNSPEC;
@@ -14,7 +14,7 @@ use crate::rdm::state::State;
 use crate::rdm::wire::parcel::Label;
 
 impl State {
-    /// Carries out a receive with one of these flags.
+    /// Carries out a receive with the flags `how`, at least one of the three.
     pub(in crate::rdm) fn probe(&mut self, want: &RecvFilter, recv: Recv, how: u64) -> Result<()> {
         let tagged = recv.tagged;
         if how & PEEK == 0 {
@@ -73,7 +73,7 @@ impl State {
         self.received(recv, 0, 0, &Label { tag, data: None }, source);
     }
 
-    /// Drops a message. Its sender completes successfully.
+    /// Drops a message. The operation of its sender succeeds.
     fn drop_message(&mut self, message: Unexpected) {
         match message {
             Unexpected::Eager { from, link, bytes, .. } => self.consumed(from, link, bytes.len()),

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Progress of a connectionless endpoint. Each turn polls lanes for parcels, completes their operations and sends what waits for room; now
-//! and then a turn also looks at rarer matters: callers, lanes that are being connected, deadlines. The cost of a turn grows with the peers
-//! that are active, not with all peers.
+//! Progress of a connectionless endpoint. Each turn polls lanes for parcels, completes their operations, and sends what
+//! waits for room. Now and then a turn also polls rare matters: callers, lanes that are being connected, events,
+//! deadlines. The cost of a turn grows with the number of active peers, not with the number of all peers.
 
 use super::fast::FastOutcome;
 use crate::error::{Code, Error, errno};
@@ -21,12 +21,12 @@ use std::sync::Arc;
 
 /// Time between two polls of rare matters, in ticks of the clock counter.
 const RARE_POLL_TICKS: u64 = 100_000;
-/// `CONNECTING_POLL_TICKS`: the same while lanes are being connected. `CONNECTING_PER_POLL`: how many such lanes one poll drives, as each
-/// costs system calls.
+/// `CONNECTING_POLL_TICKS`: the same time while lanes are being connected. `CONNECTING_PER_POLL`: number of such lanes
+/// that one poll drives, because each costs system calls.
 const CONNECTING_POLL_TICKS: u64 = 10_000;
 const CONNECTING_PER_POLL: usize = 16;
-/// Turns after a filled receive in which a message without a receive may stay with its lane. A program that reads its queue until it is
-/// empty takes one turn without a message before it posts the next receive.
+/// Turns after a filled receive in which a message without a receive may stay with its lane. A program that reads its
+/// queue until the queue is empty takes one turn without a message before it posts the next receive.
 const DEFER_TURNS: u32 = 2;
 
 /// Receives the parcels of one lane.
@@ -34,12 +34,12 @@ struct LaneSink<'a> {
     state: &'a mut State,
     id: Id,
     link: &'a Link,
-    /// The lane brought something.
+    /// The lane has brought something in this poll.
     progressed: bool,
-    /// A message without a receive may stay with the lane if a receive was filled just before: the program is about to post the next one,
-    /// and a message that need not be stored costs half as much.
+    /// A message without a receive may stay with the lane if a receive was filled just before, because the program is
+    /// about to post the next receive, and a message that need not be stored costs half as much.
     may_defer: bool,
-    /// A message without a receive is left with the lane now.
+    /// At this moment, a message without a receive stays with the lane.
     defers: bool,
 }
 
@@ -61,7 +61,7 @@ impl<'a> LaneSink<'a> {
                 true
             }
             FastOutcome::Stored => {
-                // Deferring did not help, and is not tried again in this turn.
+                // The message had to be stored, so deferring is not tried again in this turn.
                 self.may_defer = false;
                 true
             }
@@ -111,8 +111,8 @@ impl State {
     fn poll_lanes(&mut self, force: bool) {
         if let [(id, link)] = &self.ready[..] {
             let (id, link) = (*id, Arc::as_ptr(link));
-            // SAFETY: handling parcels neither connects nor ends a lane, so the only entry of `ready`, which owns the link, stays where it
-            // is.
+            // SAFETY: handling parcels neither connects nor ends a lane, so the only entry of `ready`, which owns the
+            // link, stays where the entry is.
             self.poll_lane(id, unsafe { &*link }, force);
             return;
         }
@@ -158,14 +158,15 @@ impl State {
     /// True if the lane brought something or is working on something.
     #[inline(always)]
     pub fn poll_lane(&mut self, id: Id, link: &Link, force: bool) -> bool {
-        // Poll without deferring when a thread is about to sleep or a deadline is set: both rely on nothing being left in the lane.
+        // Nothing is deferred when a thread is about to sleep or a deadline is set, because both rely on nothing being
+        // left in the lane.
         let may_defer = !force && self.sleepers == 0 && self.earliest == 0;
         let mut sink = LaneSink::new(self, id, link, may_defer);
         let is_working = link.lane().is_some_and(|lane| lane.take(force, &mut sink));
         is_working || sink.progressed
     }
 
-    /// Handles everything the peer has sent by now.
+    /// Handles everything that the peer has sent by now.
     pub fn drain_lane(&mut self, id: Id, link: &Link) {
         let mut sink = LaneSink::new(self, id, link, false);
         if let Some(lane) = link.lane() {
@@ -173,7 +174,7 @@ impl State {
         }
     }
 
-    /// Handles messages that were left with their lanes.
+    /// Handles the messages that were left with their lanes.
     pub fn drain_deferred(&mut self) {
         if !self.polls_lanes || self.turns.wrapping_sub(self.last_fill_turn) > DEFER_TURNS + 1 {
             return;
@@ -183,8 +184,8 @@ impl State {
         lanes.iter().for_each(|(id, link)| self.drain_lane(*id, link));
     }
 
-    /// Carries out what parcels and results have made necessary while no lane could be touched: ends violators, posts reads, sends, closes
-    /// regions.
+    /// Carries out the work that parcels and results have queued while no lane could be touched: disconnects peers that
+    /// broke the protocol, posts reads, sends, and closes regions.
     #[inline(always)]
     pub fn run_queued_work(&mut self, domain: &Domain) {
         let rest = self.violations.len() | self.reads.len() | self.busy.len() | self.returned.len() | self.lists;
@@ -254,7 +255,8 @@ impl State {
         }
     }
 
-    /// Writes the entries for which the receive queue had no room. True if it has room again, so that lanes are polled.
+    /// Writes the held entries (`held_writes`) as far as the receive queue has room. True if the queue still has room, so
+    /// that lanes are polled again.
     #[cold]
     fn resume_polling(&mut self) -> bool {
         if !self.bind.enabled || self.closed {
@@ -282,14 +284,15 @@ impl State {
         self.finish(&completion, error.map_or(Ok(()), Err));
     }
 
-    /// A peer's write with data has arrived.
+    /// Handles the entry of a peer's write with remote data.
     fn on_remote_data(&mut self, c: &Completion) {
         let from = self.links.get(&c.context).and_then(|id| self.peers.get(*id as usize)).and_then(Option::as_deref);
         let source = from.map_or(UNSPEC, |p| p.source);
         self.remote_data_arrived(Completion { context: 0, ..*c }, source);
     }
 
-    /// Writes the entry of a write with data to this endpoint's memory, or holds it until the queue has room.
+    /// Writes the entry of a write with remote data to this endpoint's memory, or holds the entry until the queue has
+    /// room.
     pub fn remote_data_arrived(&mut self, entry: Completion, source: u64) {
         if let Some(counter) = &self.bind.counters.remote_write {
             counter.add(1);
@@ -302,7 +305,7 @@ impl State {
         }
     }
 
-    /// Polls what changes rarely: callers, lanes that are being connected, events, deadlines, delayed receives.
+    /// Polls rare matters: callers, lanes that are being connected, events, deadlines, delayed receives.
     #[cold]
     fn poll_rare(&mut self, domain: &Domain, force: bool) {
         self.rare_polls = self.rare_polls.wrapping_add(1);
@@ -310,7 +313,7 @@ impl State {
             let called = self.accept_callers(domain);
             self.listen_schedule.polled(called || force || !self.connecting.is_empty());
         }
-        // Starts at another lane each time, so that peers that dial and then stay silent do not delay the others.
+        // Each poll starts at another lane, so that peers that dial and then stay silent do not delay the others.
         let (all, most) = (self.connecting.len(), if force { usize::MAX } else { CONNECTING_PER_POLL });
         let from = (self.rare_polls as usize).wrapping_mul(CONNECTING_PER_POLL).checked_rem(all).unwrap_or(0);
         for at in (0..all.min(most)).map(|k| (from + k) % all) {
@@ -329,7 +332,7 @@ impl State {
         }
     }
 
-    /// Ends operations and receives whose deadline has passed.
+    /// Ends operations and receives whose deadlines have passed.
     #[cold]
     fn expire(&mut self, domain: &Domain, now: u64) {
         let mut next = 0u64;
@@ -355,7 +358,7 @@ impl State {
             )
             .map(|(n, _)| n)
             .collect();
-        // Only reads that were not posted yet: the lanes enforce the deadlines of the others.
+        // Only reads that were not posted yet are checked, because the lanes enforce the deadlines of the others.
         let queued = self.reads.iter().filter_map(|id| self.peers.get(*id as usize)?.as_deref()).flat_map(|p| p.reads.iter().copied());
         let mut reads = queued.collect::<Vec<u64>>();
         reads.retain(|n| matches!(self.ops.get(*n), Some(Op::Reading { recv, .. }) if is_late(recv.deadline())));
@@ -388,7 +391,7 @@ impl State {
             self.lane_lost(id, why.clone());
         }
         self.end_receives(&why);
-        // Operations that a lane has are ended by the lane; messages of this endpoint to itself have none.
+        // A lane ends the operations that it has; messages of this endpoint to itself have no lane.
         let own: Vec<u64> = self.ops.each().filter(|(_, op)| matches!(op, Op::Loopback { .. })).map(|(number, _)| number).collect();
         for number in own {
             if let Some(Op::Loopback { completion, .. }) = self.ops.take(number) {
@@ -419,7 +422,8 @@ impl State {
         self.end_delayed(why, usize::MAX, |_| true);
     }
 
-    /// Sends, for a bounded time, what the program believes sent: injected messages and confirmations.
+    /// Sends what the program believes sent (injected messages and answers to offers), for at most the configured time
+    /// `close_ms`.
     pub fn flush_promised(&mut self, domain: &Domain) {
         let until = time::now_ns() + crate::config::get().close_ms * 1_000_000;
         while self.has_unsent_promises() && time::now_ns() < until {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Receives and arriving messages: matching the two, and getting the bytes into the receive. Lanes call this while they hand out parcels,
-//! so nothing here touches a lane: reads are queued in `State::reads`, and answers in `Peer::control`.
+//! Receives and arriving messages: this file matches the two, and gets the bytes into the receive. Lanes call these
+//! functions while they hand out parcels, so no function here touches a lane: reads are queued in `State::reads`, and
+//! answers in `Peer::control`.
 
 use super::loopback::copy_pieces;
 use super::send::{read_failure, stored_descs};
@@ -69,7 +70,7 @@ impl State {
             return self.probe(&want, recv, c.flags);
         }
         more.deadline = self.recv_deadline(c);
-        // MULTI_RECV may be set by default for all receives, and then means untagged ones only.
+        // MULTI_RECV may be set by default for all receives; then it concerns untagged receives only.
         if c.flags & flags::MULTI_RECV != 0 && !tagged {
             if local.len() != 1 {
                 return Err(Error::invalid("iov_count: a buffer for several messages has one piece"));
@@ -92,7 +93,7 @@ impl State {
         }
     }
 
-    /// Posts a receive whose arguments were checked.
+    /// Posts a receive whose arguments the caller has checked.
     pub(in crate::rdm) fn post_recv(&mut self, want: RecvFilter, recv: Recv) -> Result<()> {
         let tagged = recv.tagged;
         let Some(first) = self.space(tagged).find_unexpected(&want) else {
@@ -121,7 +122,8 @@ impl State {
         Ok(())
     }
 
-    /// If the oldest message that fits is an offer, it may have been taken back meanwhile: handles what its peer has sent since.
+    /// Handles what a peer has sent since its offer, if the oldest message that fits is that offer, because the peer may
+    /// have taken the offer back.
     fn drain_before_match(&mut self, tagged: bool, want: &RecvFilter) {
         let polls_lanes = self.polls_lanes;
         let space = self.space(tagged);
@@ -147,7 +149,7 @@ impl State {
         }
     }
 
-    /// Gives an unexpected message its receive. `position`: as for `deliver`.
+    /// Gives an unexpected message its receive. `position` is as in `deliver`.
     fn match_unexpected(&mut self, tagged: bool, at: EntryId, recv: Recv, position: Option<RecvPosition>) {
         let Some((source, tag, _)) = self.space(tagged).unexpected(at) else { return };
         if let Some((number, _)) = position {
@@ -158,7 +160,8 @@ impl State {
         }
     }
 
-    /// Puts a message into a receive. `position`: that of the receive, if another message may fill it should the sender take this one back.
+    /// Puts a message into a receive. `position`: the position of the receive, if another message may fill the receive
+    /// after the sender has taken this one back.
     pub(in crate::rdm) fn deliver(
         &mut self,
         message: Unexpected,
@@ -194,7 +197,7 @@ impl State {
         }
     }
 
-    /// Completes a receive whose bytes were copied, or could not be.
+    /// Completes a receive whose bytes were copied, or could not be copied.
     fn complete_placed(&mut self, recv: &Recv, placed: Result<()>, n: usize, lost: usize, label: &Label, source: u64) {
         match placed {
             Ok(()) => self.received(recv, n, lost, label, source),
@@ -206,13 +209,13 @@ impl State {
     pub(in crate::rdm) fn consumed(&mut self, from: Id, link: usize, len: usize) {
         let peer = self.peers.get_mut(from as usize).and_then(Option::as_deref_mut);
         let Some(peer) = peer.filter(|p| p.link().is_some_and(|l| l.number == link)) else {
-            // The lane by which it came is over, and so is its credit.
+            // The lane by which the message came is over, and so is the lane's credit.
             return self.ended_bytes.give_back(len as u64 + OVERHEAD);
         };
         let grants = &mut self.extra_grants;
         let tell = peer.credit.consumed(len, |more| grants.add_within(more, GRANTS_MAX));
         if let Some(words) = tell {
-            // A newer count replaces one that was not sent yet.
+            // A newer report replaces a report that was not sent yet.
             match peer.control.back_mut().filter(|last| last.is_credit()) {
                 Some(last) => *last = words,
                 None => peer.control.push_back(words),
@@ -221,13 +224,15 @@ impl State {
         }
     }
 
-    /// Gives the peer's grant beyond the first back to the domain's budget, as its lane is over.
+    /// Gives the part of the peer's grant beyond the first grant back to the domain's budget, because the peer's lane is
+    /// over.
     pub fn forget_grant(&mut self, id: Id) {
         let grant = self.peer(id).map_or(0, |p| p.credit.grant());
         self.extra_grants.give_back(grant.saturating_sub(FIRST_GRANT));
     }
 
-    /// Handles a parcel. False if it broke the protocol; then it stays with the lane, and `violations` says why.
+    /// Handles a parcel. False if the parcel broke the protocol: the parcel stays with the lane, and `violations` has the
+    /// reason.
     pub fn on_parcel(&mut self, id: Id, link: usize, parcel: &dyn Parcel) -> bool {
         match self.handle(id, link, parcel) {
             Ok(()) => true,
@@ -259,7 +264,7 @@ impl State {
         }
     }
 
-    /// Handles a message that came with its bytes: into a receive, or stored.
+    /// Handles a message that came with its bytes: copies it into a receive, or stores it.
     #[inline]
     fn on_eager(&mut self, id: Id, link: usize, label: Label, parcel: &dyn Parcel) -> Result<()> {
         let Some(peer) = self.peer(id) else { return Ok(()) };
@@ -288,7 +293,8 @@ impl State {
         Ok(())
     }
 
-    /// Handles an offer: reads it into a receive, or stores it. A peer that exceeds the limits for offers is disconnected.
+    /// Handles an offer: reads the message into a receive, or stores the offer. A peer that exceeds the limits for offers
+    /// is disconnected.
     fn on_offer(&mut self, id: Id, link: usize, label: Label, offer: MessageOffer) -> Result<()> {
         let Some(peer) = self.peer(id) else { return Ok(()) };
         let source = peer.source;
@@ -331,8 +337,8 @@ impl State {
         Ok(())
     }
 
-    /// Queues the read of an offered message into its receive, as far as it fits. `link`: the lane by which it was offered, if that was not
-    /// just now.
+    /// Queues the read of an offered message into its receive, as far as the message fits. `link`: the lane by which the
+    /// message was offered, if the offer was stored meanwhile.
     #[allow(clippy::too_many_arguments)]
     fn read_offer(
         &mut self,
@@ -363,7 +369,7 @@ impl State {
         }
     }
 
-    /// Answers an offer.
+    /// Answers an offer with DONE.
     pub fn send_done(&mut self, to: Id, number: u64, status: Code) {
         if let Some(peer) = self.peer(to) {
             peer.forget_offer(number);
@@ -422,11 +428,11 @@ impl State {
         false
     }
 
-    /// The read of an offer is complete or has failed.
+    /// Handles the end of the read of an offer: the read is complete or has failed.
     pub fn read_ended(&mut self, number: u64, result: Result<()>) {
         let Some(Op::Reading { peer, link, recv, position, offer, label, source, .. }) = self.ops.take(number) else { return };
         let status = result.as_ref().map_or_else(|e| if e.code == Code::None { Code::Fault } else { e.code }, |()| Code::None);
-        // Another lane may lead to the peer by now, and the process behind it offered nothing.
+        // Another lane may lead to the peer by now. The process behind that lane has offered nothing.
         let there = self.peer(peer).filter(|p| p.link().is_some_and(|l| l.number == link)).map(|p| p.source);
         let is_there = there.is_some();
         if is_there {
@@ -446,9 +452,10 @@ impl State {
         }
     }
 
-    /// The sender has taken back the message that this receive was matched with: the receive goes to another message, or is posted again.
+    /// Gives a receive another message, or posts it again, because the sender has taken back the message that the receive
+    /// was matched with.
     fn repost_unmatched(&mut self, recv: Recv, (number, want): RecvPosition, from: Id) {
-        // The sender's index may have changed.
+        // The sender's index may have changed since the receive was posted.
         let source = self.peer(from).map(|p| p.source).filter(|_| want.source != UNSPEC).unwrap_or(UNSPEC);
         let (want, tagged) = (RecvFilter { source, ..want }, recv.tagged);
         self.note_deadline(recv.deadline());
@@ -475,7 +482,8 @@ impl State {
     }
 }
 
-/// Copies the first `len` bytes by way of a buffer, for short messages whose memory is known to be there.
+/// Copies the first `len` bytes by way of a buffer. The caller uses this function only for short messages, whose memory
+/// is known to be there.
 fn copy_short((here, from): (Site, &[Iov]), (there, to): (Site, &[Iov]), len: usize) -> Result<()> {
     let mut bytes = zeroed(len)?;
     load(here, from, 0, &mut bytes)?;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Operations that this side posts. They start at once where the lane and the peer's credit have room, and otherwise wait in the peer's
-//! queue, in order. Short messages are sent as eager parcels. Longer ones, and those for which there is no credit, are offered: their
-//! memory is exposed, and the receiver reads it.
+//! Operations that this side posts. An operation starts at once if the lane and the peer's credit have room; otherwise it
+//! waits in the peer's queue, in order. Short messages are sent as eager parcels. Longer messages, and short ones without
+//! credit, are offered: their memory is exposed, and the receiver reads it.
 
 use super::atomic::only_by_card;
 use crate::error::{Code, Error, Result, errno};
@@ -44,7 +44,7 @@ fn put(link: &Link, words: &[u64], pieces: &[Iov]) -> Result<bool> {
     lane.put(words, pieces)
 }
 
-/// The descriptors as an operation stores them; empty, without an allocation, if all are 0, as is usual.
+/// The descriptors as an operation stores them. If all are 0, as usual, the list is empty and needs no allocation.
 pub fn stored_descs(descs: &[u64]) -> Vec<u64> {
     if descs.iter().all(|d| *d == 0) { Vec::new() } else { descs.to_vec() }
 }
@@ -65,7 +65,7 @@ impl State {
         let kind = flags::SEND | if tag.is_some() { flags::TAGGED } else { flags::MSG };
         let completion = self.completion_of(c, kind, local, len, tag.unwrap_or(0));
         let on_host = descs.iter().all(|d| d & crate::mr::DEVICE_DESC == 0);
-        // An inject call has no entry that could tell of the delivery.
+        // An inject call has no entry that could report the delivery.
         let flags = match (completion.silent, self.deliver) {
             (true, _) => c.flags & !flags::DELIVERY_COMPLETE,
             (false, true) => c.flags | flags::DELIVERY_COMPLETE,
@@ -118,7 +118,7 @@ impl State {
         if there != Some(len) || remote.len() > IOV_LIMIT {
             return Err(Error::invalid("rma_iov: the lengths do not sum to those of the local pieces, or there are too many"));
         }
-        // INJECT means nothing for a read, whose buffer is filled later.
+        // INJECT has no meaning for a read, because the buffer of a read is filled later.
         let injected = c.flags & flags::INJECT != 0 && dir == Dir::Write;
         if injected && len > INJECT_SIZE {
             return Err(Error::new(errno::EMSGSIZE, format!("len: {len} bytes, an inject call takes up to inject_size {INJECT_SIZE}")));
@@ -180,7 +180,7 @@ impl State {
                         }
                         continue;
                     }
-                    // If the lane is over, an event will report it.
+                    // If the lane has ended, an event will report the end.
                     Ok(false) | Err(_) => return self.mark_busy(id),
                 }
             }
@@ -198,7 +198,7 @@ impl State {
         }
     }
 
-    /// Adds the peer to `busy`: progress sends what waits for it.
+    /// Adds the peer to `busy`, so that progress sends what waits for the peer.
     pub fn mark_busy(&mut self, id: Id) {
         if let Some(peer) = self.peer(id)
             && !std::mem::replace(&mut peer.busy, true)
@@ -220,7 +220,8 @@ impl State {
         self.fail(&waiting.completion, why);
     }
 
-    /// Starts an operation: sends a message at once, offers it, or posts RMA on the lane. Blocked if there is no room, credit or quota now.
+    /// Starts an operation: sends a message at once, offers it, or posts RMA on the lane. Blocked if the lane has no
+    /// room, or credit or quota is missing.
     fn start(&mut self, domain: &Domain, id: Id, link: &Arc<Link>, w: &mut PendingOp) -> StartOutcome {
         let sleepers = self.sleepers;
         let Some(peer) = self.peer(id) else { return StartOutcome::Blocked };
@@ -234,8 +235,8 @@ impl State {
         let (label, not_offered) = (*label, offered.is_none());
         let fits_eager = w.site.is_host() && w.completion.len <= link.eager_max && w.flags & flags::DELIVERY_COMPLETE == 0;
         let has_credit = fits_eager && not_offered && peer.credit.may_send(w.completion.len);
-        // A message waits for credit only if progress will be called: an injected message has no entry that the program would look for, and
-        // a sleeping thread does not look either.
+        // A message waits for credit only if somebody will call progress. An injected message has no entry for which the
+        // program would do so, and a sleeping thread does not do so either.
         if fits_eager && not_offered && !has_credit && w.owned.is_none() && sleepers == 0 && peer.credit.is_worth_waiting() {
             return StartOutcome::Blocked;
         }
@@ -255,15 +256,15 @@ impl State {
                 return StartOutcome::Blocked;
             }
             let exposed = match expose(domain, link.lane_index, w.pieces.as_slice(), w.site, &w.descs) {
-                // Memory that the lane cannot reach is copied, and the copy exposed.
+                // Memory that the lane cannot reach is copied, and the copy is exposed.
                 Err(e) if e.errno == errno::EOPNOTSUPP && !w.site.is_host() => {
                     w.expose_copy(domain, link.lane_index).map_err(|more| more.context(e))
                 }
                 exposed => exposed,
             };
             let (exposed, remote) = match exposed {
-                // Exposed regions that are closed later may make room; and a short message needs no region once the receiver returns
-                // credit.
+                // Exposed regions that are closed later may make room. A short message needs no region at all once the
+                // receiver returns credit.
                 Err(e) if is_out_of_room(&e) && (fits_eager || domain.quota.exposed() > 0) => return StartOutcome::Blocked,
                 Err(e) => return StartOutcome::Failed(e),
                 Ok(exposed) => exposed,
@@ -304,7 +305,8 @@ impl State {
         };
         let timeout_ns = time::left(w.completion.deadline);
         let number = self.ops.add(Op::Rma { peer: id, completion: w.completion, _owned: None });
-        // The entry in the lane's queue tells when it is complete. An injected operation is copied by the lane during the call as well.
+        // COMPLETION makes the lane write an entry when the operation is complete. The lane also copies the bytes of an
+        // injected operation during the call.
         let how = w.flags & flags::OP_FLAGS & !flags::MORE | flags::COMPLETION;
         let c = Common { context: number as usize, flags: how, desc: descs[0], timeout_ns, ..Common::default() };
         let posted = match &w.kind {
@@ -337,7 +339,7 @@ impl State {
             }
             Err(e) => {
                 self.ops.take(number);
-                // If the lane is over, an event will report it and end the operation.
+                // If the lane has ended, an event will report the end and fail the operation.
                 if e.is_again() || matches!(e.errno, errno::ESHUTDOWN | errno::ENOTCONN) {
                     StartOutcome::Blocked
                 } else {
@@ -347,9 +349,9 @@ impl State {
         }
     }
 
-    /// The peer has read an offer, or could not.
+    /// Handles the peer's answer to an offer (DONE): the peer has read the message, or could not or need not read it.
     pub fn on_done(&mut self, id: Id, number: u64, status: Code) -> Result<()> {
-        // An offer that still waits for room in the lane was not made to the peer yet.
+        // The peer has not been told of an offer that still waits for room in the lane, so it cannot answer the offer.
         let first = self.peer(id).and_then(|p| p.waiting.front());
         let waits = first.is_some_and(|w| matches!(w.kind, PendingKind::Message { offered: Some((n, _)), .. } if n == number));
         match self.ops.get(number) {
@@ -368,7 +370,7 @@ impl State {
                 self.returned.extend(exposed);
                 self.finish(&completion, if status == Code::None { Ok(()) } else { Err(read_failure(&self.user_copy, status, &pieces)) });
             }
-            // The offer was revoked; its entry may wait only for this answer.
+            // This side took the offer back; the offer's entry may wait only for this answer.
             _ => {
                 let at = self.revoked.iter().position(|t| t.number == number);
                 if let Some(revoked) = at.and_then(|at| self.revoked.remove(at)) {
@@ -382,7 +384,8 @@ impl State {
     }
 }
 
-/// The error of a message that the receiver could not read: this side's memory is missing, or else the reason that the receiver gives.
+/// The error of a message that the receiver could not read. If memory of this side is missing, the error says so;
+/// otherwise it gives the receiver's reason.
 #[cold]
 pub(in crate::rdm) fn read_failure(user: &UserCopy, code: Code, pieces: &Pieces) -> Error {
     if code == Code::Fault
@@ -402,7 +405,7 @@ impl PendingOp {
         expose(domain, lane, self.pieces.as_slice(), self.site, &self.descs)
     }
 
-    /// Replaces the program's buffers by a copy of their bytes, if `inject` is set and there is no copy yet.
+    /// Replaces the program's buffers by a copy of their bytes, if `inject` is set and no copy exists yet.
     fn take_copy(&mut self, inject: bool) -> Result<()> {
         if !inject || self.owned.is_some() {
             return Ok(());
@@ -417,15 +420,16 @@ impl PendingOp {
     }
 }
 
-/// Memory exposed to a peer: the regions to close afterwards, by lane, and the pieces that the peer is told.
+/// Memory exposed to a peer: the regions to close afterwards, with the index of the lane, and the pieces as the peer is
+/// told of them.
 type Exposed = (Vec<(usize, RegionId)>, Vec<RmaIov>);
 
 /// Exposes the pieces of a message to the peer of a lane.
 fn expose(domain: &Domain, lane: usize, pieces: &[Iov], site: Site, descs: &[u64]) -> Result<Exposed> {
     let (mut exposed, mut remote): Exposed = (Vec::new(), Vec::new());
     for (i, piece) in pieces.iter().enumerate().filter(|(_, p)| !p.is_empty()) {
-        // The program's own registration is used where the peer may read it: it may have a faster path, and it saves asking the driver
-        // about each buffer of device memory.
+        // The program's own registration is used where the peer may read it. Its path may be faster, and the driver need
+        // not be asked about each buffer of device memory.
         let desc = descs.get(i).copied().unwrap_or(0);
         match if desc == 0 { Ok(None) } else { domain.remote_name(lane, desc, *piece) } {
             Ok(Some((addr, key))) => {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Two or more endpoints in one process, over the real lanes, used through the contract alone.
+//! Two or more endpoints in one process, over the real lanes. Most tests use only the contract (`prov`).
 
 use super::{candidates, get};
 use crate::error::{Code, errno};
@@ -60,7 +60,7 @@ impl Side {
     }
 
     fn of(ep: Box<dyn Endpoint>, domain: Arc<dyn Domain>) -> Side {
-        // A queue as small as the one of an MPI library.
+        // The completion queue is as small as the queue of an MPI library.
         let queue = Arc::new(Queue::new(100, Threading::Safe).unwrap());
         let av = Arc::new(Av::default());
         ep.bind(Binding::Cq { queue: queue.clone(), source: None, transmit: true, receive: true, selective: false }).unwrap();
@@ -82,7 +82,7 @@ impl Side {
         }
     }
 
-    /// Short messages are injected, so that their bytes may be dropped at once.
+    /// Sends a message. Short messages are injected, so that their bytes may be dropped at once.
     fn send(&self, to: u64, bytes: &[u8], tag: u64, context: usize) {
         let how = if bytes.len() <= 64 { flags::INJECT } else { 0 };
         let c = Common { context, peer: to, flags: how, ..Common::default() };
@@ -116,13 +116,13 @@ fn iov(bytes: &[u8]) -> Iov {
     unsafe { Iov::of(bytes) }
 }
 
-/// A domain over one provider's lanes, for tests that look inside.
+/// Opens a domain over one provider's lanes, for tests that look inside.
 fn open_domain(info: &Info) -> Arc<crate::rdm::memory::lane_domains::Domain> {
     let lane = crate::prov::get(info.prov_name.as_deref()).unwrap();
     Arc::new(crate::rdm::memory::lane_domains::Domain::open(&[lane], info, Threading::Safe).unwrap())
 }
 
-/// Two endpoints. Each knows the other by index 0 and itself by index 1.
+/// Opens two endpoints. Each knows the other by index 0 and itself by index 1.
 fn pair(set: &str) -> (Side, Side) {
     let info = info(set);
     let (a, b) = (Side::open(&info), Side::open(&info));
@@ -255,7 +255,7 @@ fn all_sides_send_before_they_receive() {
             b.send(0, m, i as u64, i);
         }
         for (side, to) in [&a, &b].into_iter().zip(&mut to) {
-            // The last one first.
+            // The receives are posted in reverse order.
             for (i, m) in to.iter_mut().enumerate().rev() {
                 side.recv(0, m, i as u64, 0, 10_000 + i);
             }

@@ -5,7 +5,7 @@ use super::*;
 use crate::rdm::limits::{FIRST_GRANT, GRANTS_MAX, MOST_GRANT};
 use crate::rdm::peers::budget::BudgetShare;
 
-/// Bytes that `one` can send at once to `other`, which receives nothing until all messages were sent.
+/// Number of bytes that `one` can send at once to `other`, which receives nothing until all messages were sent.
 fn granted(one: &mut Side, other: &mut Side) -> u64 {
     let (piece, before) = (bytes(4096, 3), other.ep.stats().unexpected);
     let mut sent = 0;
@@ -25,7 +25,7 @@ fn granted(one: &mut Side, other: &mut Side) -> u64 {
     }
 }
 
-/// Receives what `one` sends until its grant does not grow any more.
+/// Sends messages from `one` and receives them, until the grant to `one` does not grow any more.
 fn widen_grants(one: &mut Side, other: &mut Side) {
     let (piece, mut into) = (bytes(8000, 1), vec![0; 8000]);
     for _ in 0..2 * MOST_GRANT / 8000 {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Regions whose atomics are reserved for a card: no CPU carries any out there, by whatever way the peer is reached.
+//! Regions whose atomics are reserved for a card. No CPU carries out an atomic there, by whatever lane the peer is
+//! reached.
 
 use super::*;
 use crate::mr::registry::{CARD_KEY, CHOSEN_KEY};
@@ -9,7 +10,7 @@ use crate::prov::flags::MR_MODE_PROV_KEY;
 const MARKS: u64 = CARD_KEY | CHOSEN_KEY;
 static ONE: [u64; 2] = [1; 2];
 
-/// Registers memory of `side`. Returns the address and the key for peers.
+/// Registers memory of `side`. Returns the address and the key that peers use.
 fn region(side: &Side, word: &mut u64, access: Access, requested_key: u64) -> (u64, u64) {
     // SAFETY: the test keeps the word until all operations are complete.
     let at = [unsafe { Iov::new(std::ptr::from_mut(word) as usize, 8) }];
@@ -29,7 +30,7 @@ fn no_cpu_carries_out_the_atomics_of_a_card() {
     for set in SETS {
         let (mut a, mut b) = pair(set);
         assert!(b.domain.check_card_atomics().is_err_and(|e| e.errno == errno::EOPNOTSUPP && e.words.contains("CPUs")));
-        // Keys are drawn as a domain with a card draws them.
+        // The domains draw keys as a domain with a card does.
         let mut words = [0u64; 3];
         let [own, cards, plain] = &mut words;
         let (own, cards) = (region(&a, own, Access::ATOMIC, 0), region(&b, cards, Access::ATOMIC, 0));
@@ -65,7 +66,7 @@ fn no_cpu_carries_out_the_atomics_of_a_card() {
     }
 }
 
-/// Keys that the program chooses say nothing, whatever their bits are, so such a domain has no card regions.
+/// A key that the program chose says nothing, whatever its bits are, so a domain with such keys has no card regions.
 #[test]
 fn keys_chosen_by_the_program_are_no_card_keys() {
     let all = info("shm");

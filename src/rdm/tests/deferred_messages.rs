@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Messages that are left with their lane for a moment because the next receive is expected: nothing is lost, and nobody waits.
+//! Messages that are left with their lane for a moment because the next receive is expected. None of them is lost, and no
+//! other peer has to wait.
 
 use super::*;
 
@@ -25,7 +26,7 @@ fn a_peer_whose_messages_are_received_delays_no_other() {
         let [mut a, mut flood, mut other] = three(set);
         let (mut m, mut last) = ([0u8; 4], [0u8; 4]);
         a.recv(1, &mut m, 8, 0, 8);
-        // Connected lanes bring these two after some turns at most.
+        // Connected lanes bring these two messages after some turns at most.
         other.send(0, b"left", 7, 1);
         other.send(0, b"mine", 8, 2);
         other.turn();
@@ -49,7 +50,7 @@ fn a_peer_whose_messages_are_received_delays_no_other() {
     }
 }
 
-/// In whichever turn the end is noticed.
+/// Messages that were deferred are received in whichever turn this side notices the end of the peer.
 #[test]
 fn deferred_messages_are_received_after_their_peer_has_ended() {
     for set in SETS {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Deadlines, stalled peers and peers that end: the operations concerned fail, and no others.
+//! Deadlines, stalled peers and peers that end. Only the operations concerned fail.
 
 use super::*;
 use crate::log;
@@ -78,7 +78,7 @@ fn a_stalled_peer_delays_no_other() {
     let from = bytes(10_000, 4);
     (0..COUNT).for_each(|i| b.send(0, &from, 1, i));
     until(&mut [&mut a, &mut b], |s| s[0].ep.stats().unexpected == COUNT as u64);
-    // From here on the first peer makes no progress.
+    // From here on the first peer makes no progress, because the test does not call it.
     let mut to = vec![vec![0u8; 10_000]; COUNT];
     let late = Common { context: 9000, peer: 0, timeout_ns: 50_000_000, ..Common::default() };
     a.ep.trecv(&[iov(&to[0])], &late, &[], 1, 0).unwrap();
@@ -152,7 +152,7 @@ fn unsolicited_entries_wait_for_room_in_the_queue() {
                 a.turn();
                 b.ep.progress(true);
             }
-            // Writes go on until the queue is full, and no entry more is written.
+            // Entries are written until the queue is full, and none beyond.
             let mut there = 0;
             while let Taken::Some(n) = b.queue.take(64, |_, c| assert_eq!(std::mem::replace(&mut came, c.data + 1), c.data)) {
                 there += n;
@@ -185,7 +185,8 @@ fn unsolicited_entries_wait_for_room_in_the_queue() {
     }
 }
 
-/// One peer is known by its bare address as well: messages for the whole name reach only that incarnation.
+/// One peer is known by its bare address as well as by its whole name. Messages for the whole name reach only that
+/// incarnation.
 #[test]
 fn a_whole_name_is_kept_apart_from_a_bare_address() {
     for set in SETS {
@@ -200,7 +201,7 @@ fn a_whole_name_is_kept_apart_from_a_bare_address() {
             s.take_failed(context).is_some_and(|(_, why, _)| why.error.words.contains("another one listens"))
         };
         let mut to = [0u8; 8];
-        // While the bare address is dialed, and after.
+        // Messages for a past incarnation fail while the bare address is dialed, and after.
         a.send(0, &[1; 8], 1, 1);
         a.send(1, &[2; 8], 2, 2);
         both(&mut a, &mut b, |s| another(s[0], 2));
@@ -213,7 +214,7 @@ fn a_whole_name_is_kept_apart_from_a_bare_address() {
         a.send(2, &[5; 8], 4, 6);
         both(&mut a, &mut b, |s| another(s[0], 5));
         both(&mut a, &mut b, |s| s[0].take(6).is_some());
-        // The peer was reached by both names, and another endpoint takes its address.
+        // The peer was reached by both names. Now another endpoint takes its address.
         let place = b.name.socket();
         b.ep.close().unwrap();
         drop(b);
@@ -231,17 +232,18 @@ fn a_whole_name_is_kept_apart_from_a_bare_address() {
     }
 }
 
-/// The messages that a peer sent before it ended are received, however many of them are still in the ring when its end is noticed.
+/// The messages that a peer sent before it ended are received, however many of them are still in the ring when this side
+/// notices the end.
 #[test]
 fn messages_of_a_peer_that_has_ended_are_received() {
     for set in SETS {
         let (mut a, mut b) = pair(set);
         let mut word = [0u8; 8];
-        // The lane is connected.
+        // This message makes sure that the lane is connected.
         b.recv(0, &mut word, 7, 0, 1);
         a.send(0, &[1; 8], 7, 2);
         both(&mut a, &mut b, |s| s[1].take(1).is_some());
-        // As many messages as are sent at once.
+        // The test sends this many messages without a pause.
         let most = 200u64;
         for i in 0..most {
             a.send(0, &i.to_le_bytes(), i, 3);
@@ -257,7 +259,8 @@ fn messages_of_a_peer_that_has_ended_are_received() {
     }
 }
 
-/// Messages of peers that have ended and that nobody has named are kept up to a limit; once they are received, callers are accepted again.
+/// Messages of peers that have ended and that the address vector does not name are kept up to a limit. Once they are
+/// received, callers are accepted again.
 #[test]
 fn messages_of_ended_callers_are_bounded() {
     const LEN: usize = 7000;
@@ -319,7 +322,7 @@ fn records_of_ended_callers_are_bounded() {
     both(&mut a, &mut named, |s| s[1].take(3).is_some());
 }
 
-/// Unlisted callers share the number of offers; a caller that exceeds its share is disconnected alone.
+/// Unlisted callers share one number of offers. A caller that exceeds its share is disconnected, and no other is.
 #[test]
 fn offers_of_unlisted_callers_are_bounded() {
     let info = info("shm");
@@ -339,7 +342,7 @@ fn offers_of_unlisted_callers_are_bounded() {
     assert!(to == long && one.failed.is_empty() && modest.failed.is_empty());
 }
 
-/// An index that was given to another peer does not stand for the earlier one, from the next message on.
+/// An index that was given to another peer does not stand for the earlier peer, from the next message on.
 #[test]
 fn a_peer_without_index_is_not_reported_under_another() {
     for set in SETS {
@@ -363,7 +366,7 @@ fn a_peer_without_index_is_not_reported_under_another() {
     }
 }
 
-/// A claimed message is read within the deadline of the receive that takes it.
+/// The library reads a claimed message within the deadline of the receive that takes the message.
 #[test]
 fn the_receive_of_a_claimed_message_has_a_deadline() {
     let (mut a, mut b) = pair("tcp");
@@ -373,7 +376,7 @@ fn the_receive_of_a_claimed_message_has_a_deadline() {
     both(&mut a, &mut b, |s| s[1].ep.stats().unexpected == 1);
     b.probe(UNSPEC, 1, PEEK | CLAIM, 7);
     until(&mut [&mut b], |s| s[0].take(7).is_some());
-    // The sender makes no progress.
+    // The sender makes no progress, so the read cannot end.
     let c = Common { context: 7, flags: CLAIM, timeout_ns: 20_000_000, ..Common::default() };
     b.ep.trecv(&[iov(&to)], &c, &[], 1, 0).unwrap();
     until(&mut [&mut b], |s| !s[0].failed.is_empty());
@@ -398,12 +401,13 @@ fn an_address_without_listener_is_an_error_with_a_reason() {
     }
 }
 
-/// Delays receives that are posted before their peer is connected by a minute.
+/// Delays, by a minute, the receives that are posted before their peer is connected.
 fn delay(ep: &Rdm) {
     ep.state.lock().faults = Plan::of_words("delay=60000000:recv").map(|plan| Box::new(FaultInjection { plan, delayed: VecDeque::new() }));
 }
 
-/// Delayed receives for which a message waits are filled in their order when the peer ends; the others fail.
+/// When the peer ends, the delayed receives for which a message waits are filled in their order. The other receives from
+/// this peer fail.
 #[test]
 fn delayed_receives_get_messages_that_came_before_the_peer_ended() {
     for set in ["shm", "tcp"] {
@@ -430,7 +434,7 @@ fn delayed_receives_get_messages_that_came_before_the_peer_ended() {
         a.ep.close().unwrap();
         until(&mut [&mut b], |s| s[0].take_failed(5).is_some_and(|(_, why, _)| why.error.errno == errno::ECONNRESET));
         assert_eq!(b.done.drain(..).map(|(c, _)| c.context).collect::<Vec<_>>(), [1, 3, 4], "{set}");
-        // A receive that others could fill waits as long as it was told to.
+        // A receive that other peers could fill waits for the end of its delay.
         assert!(b.failed.is_empty());
         b.ep.close().unwrap();
         until(&mut [&mut b], |s| s[0].take_failed(2).is_some() && s[0].take_failed(6).is_some());

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A peer that lies about lengths, counts and credit, by hand-made parcels on an endpoint of the lane's own provider. It is disconnected
-//! with a reason, and other peers are served.
+//! A peer that lies about lengths, counts and credit. It builds its parcels by hand, on an endpoint of the lane's own
+//! provider. The library disconnects it with a reason, and serves other peers.
 
 use super::*;
 use crate::prov::{self, EventQueue, Parcel, Taker};
@@ -45,7 +45,7 @@ impl HostilePeer {
         self.ep.progress(true);
     }
 
-    /// As `say`, without reading any answer. False if the other side has disconnected.
+    /// As `say`, but reads no answer. False if the other side has disconnected.
     fn say_without_reading(&self, to: &mut Side, words: &ParcelWords) -> bool {
         let begun = Instant::now();
         while begun.elapsed() < Duration::from_secs(20) {
@@ -61,7 +61,7 @@ impl HostilePeer {
     }
 }
 
-/// The parcels that a liar sends until it is disconnected, and a part of the reason that is given.
+/// A part of the reason for which a liar is disconnected, and the parcels that it sends until then.
 type HostileParcels = (&'static str, fn(&HostilePeer));
 
 const LIES: &[HostileParcels] = &[
@@ -112,7 +112,7 @@ fn a_peer_that_lies_is_cut_off_and_others_are_served() {
     }
 }
 
-/// Answers that a peer does not read from its lane are kept only as long as it makes no more offers than it may.
+/// Answers that a peer does not read from its lane are kept, but no more than the offers that the peer may make.
 #[test]
 fn answers_to_a_peer_that_reads_none_are_bounded() {
     let (mut a, _b) = pair("shm");
@@ -130,7 +130,8 @@ fn answers_to_a_peer_that_reads_none_are_bounded() {
     assert!(why.error.words.contains("offers more messages"), "{}", why.error.words);
 }
 
-/// An offer that waits for room in the lane was not made yet: the peer cannot answer it, and each message completes once.
+/// An offer that waits for room in the lane was not made yet. The peer cannot answer the offer, and each message
+/// completes once.
 #[test]
 fn an_offer_that_was_not_made_cannot_be_answered() {
     const COUNT: usize = 6000;

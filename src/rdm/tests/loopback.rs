@@ -8,7 +8,7 @@ use crate::sys::mem;
 use rustix::mm::{MapFlags, MprotectFlags, ProtFlags};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// The pieces of a message and of its receive end at different bytes.
+/// The pieces of a message end at other bytes than the pieces of its receive.
 #[test]
 fn a_message_in_pieces_is_copied_into_pieces() {
     let (_a, mut b) = pair("shm");
@@ -36,7 +36,7 @@ fn a_message_in_pieces_is_copied_into_pieces() {
     b.ep.close().unwrap();
 }
 
-/// Two pages, of which only the first is there, and is read-only.
+/// Maps two pages. The first can only be read, and the second cannot be accessed.
 fn half_gone() -> (*mut std::ffi::c_void, usize) {
     let page = mem::page_size();
     // SAFETY: the mapping is fresh, and no other thread uses the page that becomes inaccessible.
@@ -49,7 +49,7 @@ fn half_gone() -> (*mut std::ffi::c_void, usize) {
     }
 }
 
-/// Pages may be missing on either side, as with a peer.
+/// Pages may be missing on either side, as with another peer.
 #[test]
 fn rma_on_missing_pages_is_an_error() {
     let (_a, mut b) = pair("shm");
@@ -103,7 +103,7 @@ fn a_long_message_from_missing_pages_is_an_error() {
     unsafe { rustix::mm::munmap(at, 2 * page).unwrap() };
 }
 
-/// Pages may be missing, as with a peer.
+/// Pages may be missing, as with another peer.
 #[test]
 fn an_atomic_on_missing_pages_is_an_error() {
     let (_a, mut b) = pair("shm");
@@ -130,7 +130,7 @@ fn an_atomic_on_missing_pages_is_an_error() {
     unsafe { rustix::mm::munmap(at, 2 * page).unwrap() };
 }
 
-/// A close that finds the region busy keeps new accesses out, by a peer or by this process.
+/// A close that finds the region busy keeps out new accesses of peers and of this process.
 #[test]
 fn a_region_whose_close_was_busy_stays_closed_to_peers() {
     let info = info("shm");
@@ -170,7 +170,8 @@ fn a_region_whose_close_was_busy_stays_closed_to_peers() {
     b.ep.close().unwrap();
 }
 
-/// A key that the program chooses may name another region by the time the write ends, and that region may not be written to.
+/// A key that the program chooses may name another region when the write ends. That region's counter must not count the
+/// write, since the region may not be written to.
 #[test]
 fn a_write_is_counted_by_its_own_region() {
     const KEY: u64 = 77;
@@ -218,7 +219,7 @@ fn a_write_is_counted_by_its_own_region() {
             domain.close_region(second).unwrap();
         }
         stop.store(true, Ordering::Relaxed);
-        // A write may come before the counter is bound.
+        // Some writes may end before the counter is bound.
         assert!((1..=writer.join().unwrap()).contains(&ours.value.get()));
     });
     assert!(busy > 20, "{busy}");

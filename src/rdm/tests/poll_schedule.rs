@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The order in which lanes are polled: how often each is polled, and that none is forgotten.
+//! The order in which lanes are polled: the number of polls of each lane, and that no lane is forgotten.
 
 use super::*;
 use crate::rdm::peers::link::Link;
@@ -15,7 +15,7 @@ fn schedule(count: usize) -> (PollSchedule, Vec<Arc<Link>>) {
     (schedule, links)
 }
 
-/// Runs `turns` turns, which all bring something or all nothing. Returns how often each lane was polled.
+/// Runs `turns` turns, all of which bring something (`brings`), or none. Returns the number of polls of each lane.
 fn count_polls(schedule: &mut PollSchedule, turns: usize, brings: bool) -> Vec<usize> {
     let mut seen = vec![0; schedule.len()];
     for _ in 0..turns {
@@ -40,7 +40,7 @@ fn active_lanes_are_polled_each_turn_and_quiet_ones_sometimes() {
     // While nothing comes, quiet lanes get most of the polls.
     let seen = count_polls(&mut schedule, 32 + 100, false);
     assert!(seen[3..].iter().all(|n| *n >= 16), "{seen:?}");
-    // If there are too many active lanes for one turn, each gets its share.
+    // If more lanes are active than one turn polls, each gets its share.
     links.iter().for_each(|link| schedule.promote(link));
     let seen = count_polls(&mut schedule, 100, true);
     assert!(seen.iter().all(|n| *n == 32), "{seen:?}");
@@ -84,7 +84,7 @@ fn looks_at_all(schedule: &mut PollSchedule, there: &[bool]) {
     assert_eq!(seen, there);
 }
 
-/// Another peer keeps sending without a pause.
+/// A quiet peer is polled although another peer keeps sending without a pause.
 #[test]
 fn a_quiet_peer_is_still_polled() {
     let info = info("shm");

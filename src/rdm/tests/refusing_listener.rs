@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A shm listener that refuses every caller: depending on the reason, the caller tries the next lane, or the same one again.
+//! A shm listener that refuses every caller. Depending on the reason, the caller tries the next lane, or the same lane
+//! again.
 
 use super::*;
 use crate::sys::socket;
 
-/// Answers in place of the shm listener, whose endpoint is stopped: each caller gets a refusal of docs/shm-format.md.
+/// Takes the place of the shm listener of an endpoint that does not use shm, and answers each caller with a refusal of
+/// docs/shm-format.md.
 struct RefusingListener {
     listener: std::os::fd::OwnedFd,
     why: u32,
@@ -27,7 +29,8 @@ impl RefusingListener {
     }
 }
 
-/// `a` dials `b`, whose shm listener refuses with `why`. Returns both, the listener, and whether `b` was reached within so many seconds.
+/// Has `a` dial `b`, whose shm listener refuses with `why`. Returns both, the listener, and whether `b` was reached
+/// within `seconds`.
 fn call(why: u32, seconds: u64) -> (Side, Side, RefusingListener, bool) {
     let (mut a, mut b) = (Side::open(&info("shm+tcp")), Side::open(&info("tcp")));
     assert_eq!(a.av.insert(b.name).unwrap(), 0);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Offers that are taken back, operations that are cancelled, and deadlines: what is meant ends, and the others keep their order.
+//! Offers that are taken back, operations that are cancelled, and deadlines. Only the operation that is meant ends, and
+//! the others keep their order.
 
 use super::*;
 use crate::rdm::matching::message_lists::STEPS;
@@ -45,7 +46,7 @@ fn an_offer_that_is_taken_back_is_never_matched() {
     }
 }
 
-/// Offers are withdrawn from the last to the first, and unknown ones too: no withdrawal walks through the others.
+/// Offers are withdrawn from the last to the first, and unknown offers too. No withdrawal walks through the other offers.
 #[test]
 fn withdrawing_an_offer_does_not_walk_through_others() {
     const COUNT: usize = 2000;
@@ -66,7 +67,8 @@ fn withdrawing_an_offer_does_not_walk_through_others() {
     assert!(STEPS.get() < COUNT, "{} steps", STEPS.get());
 }
 
-/// The receiver learns of the message and of its end at once: the matched receive takes the next message.
+/// The receiver learns of the message and of its withdrawal at the same time, and the matched receive takes the next
+/// message.
 #[test]
 fn a_receive_outlives_an_offer_that_is_taken_back() {
     for set in SETS {
@@ -94,7 +96,8 @@ fn a_receive_outlives_an_offer_that_is_taken_back() {
     }
 }
 
-/// A later receive got a message meanwhile, so the earlier one fails: what it would get now is younger than that message.
+/// A later receive got a message meanwhile, so the earlier receive fails: any message that it could get now is younger
+/// than that message.
 #[test]
 fn a_receive_fails_with_its_offer_if_a_later_one_was_filled() {
     let (mut a, mut b) = pair("tcp");
@@ -107,7 +110,7 @@ fn a_receive_fails_with_its_offer_if_a_later_one_was_filled() {
     send_for(&a, 0, &long, 7, 3, 0);
     a.send(0, b"other", 7, 4);
     chat(&mut a);
-    // The read is on its way, and the sender makes no progress.
+    // The receiver has posted the read, and the sender makes no progress.
     until(&mut [&mut b], |s| s[0].ep.stats().unexpected == 1);
     chat(&mut b);
     b.recv(0, &mut second, 7, 0, 2);
@@ -120,7 +123,7 @@ fn a_receive_fails_with_its_offer_if_a_later_one_was_filled() {
     assert_eq!(&second, b"third");
 }
 
-/// The later receive got a message of another sender, which does not concern this one.
+/// The later receive got a message of another sender, which does not concern the earlier receive.
 #[test]
 fn a_receive_from_one_sender_outlives_its_offer_whatever_another_sender_sends() {
     for set in SETS {
@@ -147,7 +150,7 @@ fn a_receive_from_one_sender_outlives_its_offer_whatever_another_sender_sends() 
     }
 }
 
-/// In their order wherever they are stored, tagged or not.
+/// Receives are cancelled and expire in the order of posting, wherever they are stored, tagged or not.
 #[test]
 fn receives_with_one_context_are_cancelled_and_expire_in_their_order() {
     let (mut a, mut b) = pair("shm");
@@ -166,7 +169,7 @@ fn receives_with_one_context_are_cancelled_and_expire_in_their_order() {
         tagged(&b, 2, timeout_ns);
         a.send(0, b"0", 0, 9);
         both(&mut a, &mut b, |s| s[1].take(1).is_some());
-        // Stored in the slot of the receive that was filled.
+        // This receive is stored in the slot of the receive that was filled.
         tagged(&b, 3, timeout_ns);
         plain(&b, 4, timeout_ns);
         if timeout_ns == 0 {
@@ -178,7 +181,8 @@ fn receives_with_one_context_are_cancelled_and_expire_in_their_order() {
     }
 }
 
-/// Operations that wait for the first connection, and operations that a peer works on.
+/// The first round cancels operations that wait for the first connection, the second round operations that a peer works
+/// on.
 #[test]
 fn operations_with_one_context_are_cancelled_in_their_order() {
     let (mut a, mut b) = pair("shm");

@@ -37,8 +37,8 @@ impl CqReader {
         self.count
     }
 
-    /// Writes an entry of `queue` into the array. False if it has to go into the queue, because another queue is being read, the array is
-    /// full, or older entries wait in the queue.
+    /// Writes an entry of `queue` into the array. False if the entry has to go into the queue, because another queue is
+    /// being read, the array is full, or older entries wait in the queue.
     #[inline(always)]
     pub fn push(&mut self, queue: &Queue, entry: &Completion, tag: u64) -> bool {
         if self.count >= self.capacity || !std::ptr::eq(queue, self.queue) {

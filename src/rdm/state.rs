@@ -152,7 +152,8 @@ pub struct State {
     pub rare_polls: u32,
     /// Says in which polls of rare matters the listeners are polled.
     pub listen_schedule: ListenSchedule,
-    /// `stats` counts messages that are matched here, `past_stats` the traffic of lanes that are over and of loopback copies.
+    /// `stats`: counts of the messages that this layer matches. `past_stats`: traffic of lanes that have ended, and of
+    /// loopback copies.
     pub stats: Stats,
     pub past_stats: Stats,
     /// Threads that sleep on the endpoint.
@@ -312,7 +313,7 @@ impl State {
         }
         if let Some(q) = &self.bind.rx {
             // Empty messages use up nothing of a multi-receive buffer, so one buffer can write entries until the queue is
-            // full. Then the lanes are not polled.
+            // full. A full queue stops the polling of lanes.
             self.polls_lanes &= recv.multi().is_none() || q.has_room();
             if lost > 0 {
                 self.stats.errors += 1;

@@ -403,7 +403,7 @@ fn a_bare_address_suffices_and_unknown_sources_get_their_index() {
     both(&mut a, &mut b, |s| s[1].done.len() == 1);
     assert_eq!(b.take(3).unwrap().1.peer, UNSPEC);
     (0..100).for_each(|_| b.turn());
-    // The sender was inserted meanwhile: its second message has its index.
+    // The sender is in the address vector by now, so its second message has its index.
     assert_eq!(b.av.insert(a.name).unwrap(), 0);
     b.recv(0, &mut to, 1, 0, 4);
     both(&mut a, &mut b, |s| s[1].done.len() == 1);

@@ -37,7 +37,7 @@ impl State {
         connection.link.ep.enable(OpFlags::default())
     }
 
-    /// The peer of a connected endpoint, while it is connected.
+    /// The peer of a connected endpoint; an error while the endpoint is not connected.
     #[cold]
     pub fn only_peer(&self) -> Result<Id> {
         match self.peers.first().and_then(Option::as_deref).map(|p| &p.phase) {
@@ -56,7 +56,7 @@ impl State {
         }
     }
 
-    /// The lane, if the endpoint may begin to connect now.
+    /// The lane; an error if the endpoint may not begin to connect now.
     fn lane_to_connect(&self) -> Result<Arc<Link>> {
         let Some(connection) = &self.connection else { return Err(connectionless()) };
         self.bind.check_can_connect(match self.peers.first().and_then(Option::as_deref).map(|p| &p.phase) {

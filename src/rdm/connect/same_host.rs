@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The limits of the shm lane. It leads only to processes of this host, because its listeners have names in the file
-//! system or in the network namespace instead of ports.
+//! The limits of the shm lane. The lane leads only to processes of this host, because its listeners have names in the
+//! file system or in the network namespace instead of ports.
 
 use crate::config;
 use crate::error::Result;
 use crate::prov::av::Name;
 use crate::sys::{path_socket, process};
 
-/// A number that is equal in two processes if they can find each other's local sockets. It stands for the host, and for
-/// the network namespace or the directory `GDRFAB_SHM_DIR`.
+/// A number that is equal in two processes if they can find each other's local sockets. The number stands for the host,
+/// and for the network namespace or the directory `GDRFAB_SHM_DIR`.
 pub fn host_hint() -> Result<u64> {
     let place = match config::get().socket_dir.as_deref().map(path_socket::directory_id) {
         None => process::network_id(),

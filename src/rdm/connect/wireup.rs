@@ -259,7 +259,7 @@ impl State {
         }
     }
 
-    /// Forgets a link. Its lane is closed as soon as the lane permits.
+    /// Forgets a link. The lane is closed as soon as the provider permits.
     pub fn drop_link(&mut self, link: &Arc<Link>) {
         if link.unlisted_since() != 0 {
             self.unlisted = self.unlisted.saturating_sub(1);
@@ -471,7 +471,7 @@ impl State {
         // A lane ends the operations that it has, once it no longer touches their buffers. Offers end here.
         let offered = self.ops.each().filter(|(_, op)| matches!(op, Op::Offered { peer, .. } | Op::Withdrawn { peer } if *peer == id));
         let offered: HashSet<u64> = offered.map(|(number, _)| number).collect();
-        // No answer will come from the peer.
+        // The peer will send no answer.
         self.revoked
             .iter_mut()
             .filter(|revoked| offered.contains(&revoked.number))
@@ -489,8 +489,8 @@ impl State {
         if was_ready && !self.closed {
             self.post_delayed_for(id, source);
         }
-        // Receives for a peer that was never reached stay, because the peer may still start. They fail only if nobody
-        // listens at the peer's address, or if another endpoint does.
+        // Receives for a peer that was never reached stay, because the peer may still start. Such receives fail only if
+        // nobody listens at the peer's address, or if another endpoint does.
         for tagged in [true, false].into_iter().filter(|_| is_gone) {
             for at in self.space(tagged).posted_for(source) {
                 if let Some(recv) = self.withdraw_recv(tagged, at) {

@@ -283,8 +283,8 @@ impl<R, U> Matcher<R, U> {
         found.filter_map(|at| self.position_of(at).and_then(|(number, want)| Some((number, want, self.withdraw_posted(at)?)))).collect()
     }
 
-    /// Posts receives again as receives from `source` (`UNSPEC` for any). They keep their positions, also relative to receives that are
-    /// posted already.
+    /// Posts receives again as receives from `source` (`UNSPEC` for any). The receives keep their positions, also
+    /// relative to receives that are posted already.
     pub fn repost(&mut self, source: u64, receives: Vec<(u64, RecvFilter, R)>) {
         let mut all: Vec<_> = receives.into_iter().map(|(number, want, item)| (number, RecvFilter { source, ..want }, item)).collect();
         for k in 0..all.len() {

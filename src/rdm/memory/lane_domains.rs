@@ -30,8 +30,8 @@ pub struct Domain {
     pub threading: Threading,
     pub lanes: Vec<LaneDomain>,
     pub regions: Serial<Regions>,
-    /// Exposed regions that nobody else closes any more, with the index of the lane. They were busy when their endpoint
-    /// closed, or when they left the registration cache.
+    /// Exposed regions that nobody else closes any more, with the index of the lane. Such regions were busy when their
+    /// endpoint closed, or when they left the registration cache.
     orphans: Serial<Vec<(usize, RegionId)>>,
     pub quota: RegionQuota,
     keys: Serial<KeySource>,
@@ -74,7 +74,7 @@ impl Domain {
         self.lanes.iter().any(|lane| lane.provider.reach() == Reach::Host)
     }
 
-    /// Address of the device that one of the lanes has. Its port 0 stands for any port.
+    /// Address of the device that one of the lanes has. The port in the address is 0, which stands for any port.
     pub fn device_address(&self) -> Option<SocketAddr> {
         let devices = self.lanes.iter().filter(|lane| lane.provider.reach() == Reach::Devices);
         devices.filter_map(|lane| lane.info.src_addr.as_deref()?.split_once("://")?.1.parse().ok()).next()

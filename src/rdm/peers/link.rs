@@ -60,7 +60,7 @@ impl Link {
     }
 
     pub fn unlisted_since(&self) -> u64 {
-        // Relaxed: read and written under the endpoint's lock.
+        // Relaxed, because every access holds the endpoint's lock.
         self.unlisted.load(Ordering::Relaxed)
     }
 
@@ -68,7 +68,7 @@ impl Link {
         self.unlisted.store(since, Ordering::Relaxed);
     }
 
-    // Relaxed here and in the methods below: read and written under the endpoint's lock.
+    // Relaxed here and in the methods below, because every access holds the endpoint's lock.
     #[inline]
     pub fn slot(&self) -> usize {
         self.slot.load(Ordering::Relaxed)

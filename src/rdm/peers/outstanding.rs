@@ -107,7 +107,7 @@ pub enum Op {
         pieces: Pieces,
         _owned: Option<Box<[u8]>>,
     },
-    /// An offer that this side took back. Its number stays reserved until the peer answers.
+    /// An offer that this side took back. The number stays reserved until the peer answers.
     Withdrawn { peer: Id },
     /// An offer of the peer that is being read into a receive.
     Reading {
@@ -128,8 +128,8 @@ pub enum Op {
     Loopback { completion: CompletionInfo, pieces: Pieces, site: Site, _owned: Option<Box<[u8]>> },
 }
 
-/// An offer that this side took back, or whose peer is gone. Its entry is written when the peer can no longer read the
-/// memory.
+/// An offer that this side took back, or whose peer is gone. The offer's entry is written when the peer can no longer
+/// read the memory.
 pub struct RevokedOffer {
     pub completion: CompletionInfo,
     /// Number of the offer, while the peer may still answer it; 0 afterwards.

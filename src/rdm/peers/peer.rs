@@ -29,7 +29,7 @@ pub struct Acceptor {
 /// The `Id` of a connected endpoint's only peer.
 pub const ONLY_PEER: Id = 0;
 
-/// The part of a connected endpoint (type MSG) that goes beyond a connectionless one.
+/// Data that only a connected endpoint (type MSG) has.
 pub struct Connection {
     pub link: Arc<Link>,
     /// Identifies the program's endpoint object in its events.
@@ -47,12 +47,12 @@ impl Connection {
     }
 }
 
-/// Where the connection to a peer stands.
+/// The state of the connection to a peer.
 pub enum Phase {
     /// No lane: nothing was sent yet, or the last lane is over.
     Unconnected,
     Dialing(Arc<Link>),
-    /// The peer dialed us; its acknowledgement of our accept has not arrived.
+    /// The peer dialed this side, and this side accepted; the peer's acknowledgement has not arrived.
     Accepting(Arc<Link>),
     /// Connected endpoint only: both ends dial each other by addresses that were exchanged.
     Exchanged(Arc<Link>),
@@ -66,7 +66,8 @@ pub enum Phase {
     Loopback,
 }
 
-/// The completion of an operation that this side posted: the parts of its entry, and the ways to report it.
+/// The completion of an operation that this side posted: the fields of its entry, and the ways in which its end is
+/// reported.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct CompletionInfo {
     pub context: usize,
@@ -89,7 +90,7 @@ pub struct CompletionInfo {
 /// An operation that waits in its peer's queue and has not started.
 pub struct PendingOp {
     pub completion: CompletionInfo,
-    /// Time until which fault injection delays it; 0 if it is not delayed.
+    /// Time until which fault injection delays the operation; 0 if the operation is not delayed.
     pub delayed_until: u64,
     pub flags: u64,
     pub pieces: Pieces,
@@ -128,7 +129,7 @@ pub enum OfferState {
 
 /// The record of one peer.
 pub struct Peer {
-    /// The name, as far as it is known. It is complete once a lane was connected.
+    /// The name, as far as it is known. The name is complete once a lane was connected.
     pub name: Name,
     /// The nonce that the peer must have while `name` has none. The address vector named it after this record was made
     /// from the bare address. 0 if any endpoint at the address will do.
@@ -138,7 +139,7 @@ pub struct Peer {
     pub phase: Phase,
     /// Operations that have not started, in the order of posting.
     pub waiting: VecDeque<PendingOp>,
-    /// Parcels that carry no message: answers, credit, withdrawals. They are sent before anything in `waiting`.
+    /// Parcels that carry no message: answers, credit, withdrawals. These parcels are sent before anything in `waiting`.
     pub control: VecDeque<ParcelWords>,
     pub credit: Credit,
     /// Number of operations that the lane or the peer works on.

@@ -69,7 +69,7 @@ impl PollSchedule {
         }
     }
 
-    /// Makes a lane active, because there is something to do for it.
+    /// Makes a lane active, because it brought something or has to send something.
     #[inline]
     pub fn promote(&mut self, link: &Link) {
         link.set_empty_polls(0);

@@ -23,7 +23,7 @@ pub enum Unexpected {
         offer: MessageOffer,
         data: Option<u64>,
     },
-    /// A message of this endpoint to itself. Its bytes stay in the sender's buffer, or in the operation's own copy.
+    /// A message of this endpoint to itself. The bytes stay in the sender's buffer, or in the operation's own copy.
     Loopback {
         number: u64,
         data: Option<u64>,

@@ -78,7 +78,7 @@ fn a_stalled_peer_delays_no_other() {
     let from = bytes(10_000, 4);
     (0..COUNT).for_each(|i| b.send(0, &from, 1, i));
     until(&mut [&mut a, &mut b], |s| s[0].ep.stats().unexpected == COUNT as u64);
-    // From here on the first peer makes no progress, because the test does not call it.
+    // From here on the first peer makes no progress, because the test does not drive it.
     let mut to = vec![vec![0u8; 10_000]; COUNT];
     let late = Common { context: 9000, peer: 0, timeout_ns: 50_000_000, ..Common::default() };
     a.ep.trecv(&[iov(&to[0])], &late, &[], 1, 0).unwrap();
@@ -162,7 +162,7 @@ fn unsolicited_entries_wait_for_room_in_the_queue() {
         both(&mut a, &mut b, |s| s[0].done.len() == COUNT as usize);
         b.domain.close_region(id).unwrap();
         region.fill(1);
-        // Empty messages: one buffer takes any number of them.
+        // One buffer takes any number of empty messages.
         let c = Common { context: 5, peer: UNSPEC, flags: flags::MULTI_RECV, ..Common::default() };
         let buffer = vec![0u8; 4096];
         b.ep.recv(&[iov(&buffer)], &c, &[]).unwrap();

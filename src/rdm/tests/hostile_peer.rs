@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A peer that lies about lengths, counts and credit. It builds its parcels by hand, on an endpoint of the lane's own
-//! provider. The library disconnects it with a reason, and serves other peers.
+//! A peer that lies about lengths, counts and credit. The peer builds its parcels by hand, on an endpoint of the lane's
+//! own provider. The library disconnects the peer with a reason, and serves other peers.
 
 use super::*;
 use crate::prov::{self, EventQueue, Parcel, Taker};

@@ -55,7 +55,8 @@ fn rma_on_missing_pages_is_an_error() {
     let (_a, mut b) = pair("shm");
     let (at, page) = half_gone();
     let mut good = vec![0u8; 2 * page];
-    // SAFETY: the vector outlives the operations. The other address need not be memory: that is tested here.
+    // SAFETY: the vector outlives the operations. The pages at the other address may be missing: the test is about the
+    // error that the library reports.
     let [gone, fine] = [at as usize, good.as_mut_ptr() as usize].map(|at| unsafe { Iov::new(at, 2 * page) });
     let register = |iov| b.domain.register(&Attr { source: Source::Iov(&[iov]), ..Attr::plain(Access::all() - Access::ATOMIC) }).unwrap();
     let (lost, kept) = (register(gone), register(fine));

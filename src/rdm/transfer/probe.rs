@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Receives with `GDRFAB_PEEK`, `GDRFAB_CLAIM` or `GDRFAB_DISCARD`. They look at an unexpected message, reserve it,
-//! receive a reserved message, or drop a message.
+//! Receives with `GDRFAB_PEEK`, `GDRFAB_CLAIM` or `GDRFAB_DISCARD`. Such receives look at an unexpected message, reserve
+//! it, receive a reserved message, or drop a message.
 
 use crate::error::{Code, Error, Result, errno};
 use crate::prov::av::UNSPEC;

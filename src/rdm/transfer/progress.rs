@@ -87,7 +87,7 @@ impl State {
         self.turn(domain, force);
     }
 
-    /// `progress`, inlined into its caller.
+    /// As `progress`, but inlined into the caller.
     #[inline(always)]
     pub fn turn(&mut self, domain: &Domain, force: bool) {
         self.refresh_av();

@@ -26,7 +26,7 @@ use crate::rdm::wire::parcel::{Label, MessageOffer, OVERHEAD, ParcelHead, Parcel
 use crate::sys::time;
 
 impl State {
-    /// Posts a receive. `tag`: the tag and the bits of it that are ignored; `None` for an untagged receive.
+    /// Posts a receive. `tag`: the tag, and the bits of the tag that are ignored; `None` for an untagged receive.
     pub fn recv(&mut self, domain: &Domain, local: &[Iov], c: &Common, descs: &[u64], tag: Option<(u64, u64)>) -> Result<()> {
         // Messages that arrived before the connection ended can still be received.
         let drains_closed = self.connection.is_some() && self.closed && self.space(tag.is_some()).unexpected_count() != 0;

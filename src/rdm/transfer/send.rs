@@ -160,7 +160,7 @@ impl State {
         }
     }
 
-    /// Starts what waits for a peer, as far as there is room.
+    /// Starts the operations that wait for a peer, as far as the lane has room.
     pub fn flush(&mut self, domain: &Domain, id: Id) {
         if self.peer(id).is_some_and(|p| matches!(p.phase, Phase::Unconnected) && !p.waiting.is_empty()) {
             self.dial(domain, id, 0);
@@ -428,8 +428,8 @@ type Exposed = (Vec<(usize, RegionId)>, Vec<RmaIov>);
 fn expose(domain: &Domain, lane: usize, pieces: &[Iov], site: Site, descs: &[u64]) -> Result<Exposed> {
     let (mut exposed, mut remote): Exposed = (Vec::new(), Vec::new());
     for (i, piece) in pieces.iter().enumerate().filter(|(_, p)| !p.is_empty()) {
-        // The program's own registration is used where the peer may read it. Its path may be faster, and the driver need
-        // not be asked about each buffer of device memory.
+        // The program's own registration is used where the peer may read it. The path of this registration may be faster,
+        // and the driver need not be asked about each buffer of device memory.
         let desc = descs.get(i).copied().unwrap_or(0);
         match if desc == 0 { Ok(None) } else { domain.remote_name(lane, desc, *piece) } {
             Ok(Some((addr, key))) => {

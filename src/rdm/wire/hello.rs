@@ -24,7 +24,7 @@ pub struct Intro {
 
 /// Length of an introduction, in bytes. The connection manager of every provider carries this much private data.
 const INTRO_LEN: usize = 48;
-/// First byte of an introduction. It stands for the kind and the version.
+/// First byte of an introduction. The byte stands for the kind and the version.
 const INTRO: u8 = 0xd2;
 
 /// Reasons for refusing a connection.

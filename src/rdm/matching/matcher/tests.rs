@@ -16,7 +16,7 @@ impl Random {
 
 impl<R, U> Matcher<R, U> {
     fn put(&mut self, want: RecvFilter, item: impl FnOnce() -> R) -> EntryId {
-        // Numbers receives per matcher; an endpoint numbers those of its two matchers together.
+        // This helper numbers the receives of one matcher; an endpoint numbers the receives of its two matchers together.
         self.count_kept += 1;
         self.post(self.count_kept, want, item)
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Connected endpoints (type MSG) with tags. Each provider whose endpoints can be lanes is offered to `fabric` once more,
-//! with tags.
+//! Connected endpoints (type MSG) with tags, as providers to `fabric`. For each provider whose endpoints can be lanes,
+//! this file has a provider of the same name, whose endpoints match messages.
 
 use super::limits::{INJECT_SIZE, MAX_MSG, QUEUE_SIZE};
 use super::wire::hello::MATCHED_LEN;

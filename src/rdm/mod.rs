@@ -6,6 +6,8 @@
 //!
 //! The files use these words:
 //!
+//! * lane: a way to reach peers. A domain has a list of lanes, one per provider, in which `lane_index` names one. The lane to
+//!   one peer is a connected endpoint of that provider (`peers::link`);
 //! * parcel: a packet on a lane (`wire::parcel`);
 //! * eager message: a message whose bytes are in its parcel;
 //! * offer: a parcel that announces a longer message. The sender exposes the message's memory to the peer, the receiver

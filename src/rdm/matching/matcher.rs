@@ -76,7 +76,7 @@ pub struct Matcher<R, U> {
     by_key: HashMap<MatchKey, ListEnds, TagHashBuilder>,
     arrivals: ListEnds,
     unindexed: u32,
-    /// Number of messages stored so far. The number of a message is this count.
+    /// Number of messages stored so far. The number of a message is the count at its arrival.
     count_kept: u64,
     #[cfg(test)]
     probes: std::cell::Cell<usize>,

@@ -30,7 +30,8 @@ const INTRO: u8 = 0xd2;
 /// Reasons for refusing a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
-    /// Both sides called each other, and the other call counts. Also the answer to a caller to whom a lane already leads.
+    /// Both sides called each other, and the other call counts. Also the answer to a caller to whom a lane already leads
+    /// or is being connected.
     Crossed = 1,
     /// The caller wants an earlier endpoint at this address.
     Stale = 2,

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Registering memory with the device. The ways, in order: dma-buf through the PCIe mapping, dma-buf, peer memory, and at last staging.
-//! Each way is tried for this memory on this device, and the reason of each refusal is recorded.
+//! Registering memory with the device. Device memory is tried in this order: dma-buf through the PCIe mapping, dma-buf,
+//! peer memory, and at last staging. Each way is tried for this memory on this device, and the reason of each refusal
+//! is recorded.
 
 use super::domain::Domain;
 use crate::config;
@@ -19,7 +20,7 @@ use crate::sys::mem;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
-/// Checks that a region can be reached by staged transfers. Peers can do that only where there is a service queue pair.
+/// Checks that a region can be staged. Peers reach a staged region only where the domain has service queue pairs.
 fn may_stage(domain: &Domain, access: Access) -> Result<()> {
     match domain.service_cq().filter(|_| !domain.is_of_lanes()) {
         _ if access.contains(Access::ATOMIC) => {
@@ -50,7 +51,8 @@ fn rights(access: Access, iwarp: bool, lanes: bool) -> u32 {
     if access.contains(Access::ATOMIC) {
         bits |= flag::IBV_ACCESS_REMOTE_ATOMIC;
     }
-    // Over iWARP the answer to a read is a write by the peer, and a lane receives long messages by reading them.
+    // Over iWARP the answer to a read is a write by the peer. A lane reads long messages into its receives, so the
+    // receives need the same right.
     let sink = iwarp && access.intersects(if lanes { Access::READ | Access::RECV } else { Access::READ });
     if access.contains(Access::REMOTE_WRITE) || sink {
         bits |= flag::IBV_ACCESS_REMOTE_WRITE;
@@ -58,13 +60,13 @@ fn rights(access: Access, iwarp: bool, lanes: bool) -> u32 {
     bits
 }
 
-/// Registers memory with the device of the domain, and by the same path with those of its further rails. A rail whose device refuses
-/// carries nothing of the region.
+/// Registers memory with the device of the domain, and by the same path with the devices of its further rails. A rail
+/// whose device refuses carries nothing of the region.
 pub fn attach(domain: &Domain, attr: &Attr<'_>) -> Result<Attached> {
     let allowed = Paths::from_bits_truncate(config::get().verbs.paths) & attr.policy.allowed();
     let refused = domain.faults.as_ref().map_or(Ok(Paths::empty()), |plan| plan.register())?;
     let mut attached = attach_to(domain, &domain.memory.pd, attr, RegistrationSteps::new(allowed, refused))?;
-    // A key names one registration, on every rail.
+    // A key names one registration, so only a region with a single registration can go over the further rails.
     if let ([_], Some(further)) = (attached.mrs.as_slice(), domain.rail_ports.get(1..)) {
         let of_rail = |card: &Arc<RailPort>| {
             // Atomics of two cards are not atomic with each other.
@@ -84,8 +86,8 @@ fn attach_to(domain: &Domain, pd: &Arc<Pd>, attr: &Attr<'_>, mut steps: Registra
     }
 }
 
-/// A shortcut of `attach` for one range of host memory without conditions, which the caller has checked. `None`: nothing was done; the
-/// caller uses `attach`.
+/// A shortcut of `attach` for one range of host memory without conditions, which the caller has checked. `None`: the
+/// range is not registered, and the caller uses `attach`.
 pub fn attach_plain(domain: &Domain, iov: Iov, access: Access) -> Option<Attached> {
     let config = &config::get().verbs;
     let allowed = Paths::from_bits_truncate(config.paths).contains(PINNED.path) && domain.faults.is_none();
@@ -129,7 +131,8 @@ fn attach_ranges(domain: &Domain, pd: &Arc<Pd>, attr: &Attr<'_>, steps: &mut Reg
         sum = sum.checked_add(iov.len() as u64).ok_or_else(|| Error::invalid("iov: the lengths sum to more than 64 bits"))?;
         check_limits(&pd.context, iov.len() as u64)?;
     }
-    // A lane tells its peers that no path leads to such a region; but a card's atomics have no other path.
+    // A lane tells its peers that no path leads to a region of several ranges. A card's atomics have no other path, so
+    // they refuse such a region.
     if iovs.len() > 1 && attr.access.is_remote() && (!domain.is_of_lanes() || attr.access.contains(Access::ATOMIC)) {
         return Err(Error::new(
             errno::EOPNOTSUPP,
@@ -159,7 +162,8 @@ fn attach_ranges(domain: &Domain, pd: &Arc<Pd>, attr: &Attr<'_>, steps: &mut Reg
     }
 }
 
-/// The registrations of the ranges; and one for local operations, if they need another.
+/// The registrations of the ranges; and a second one under this process's address for local operations, if the first
+/// one has another address on the device.
 type Registrations = (Vec<RawMr>, Option<RawMr>);
 
 struct RangePlan<'a> {
@@ -188,12 +192,12 @@ impl RangePlan<'_> {
         }
     }
 
-    /// The address by which operations name `iov`.
+    /// The device's address of `iov`, which the operations of peers use.
     fn named(&self, iov: &Iov) -> u64 {
         if self.domain.virt_addr { iov.addr() as u64 } else { self.base }
     }
 
-    /// Registers each range by `how`.
+    /// Registers each range with `how`, which takes the range and the address that the range has on the device.
     fn each(&self, how: impl Fn(&Iov, u64) -> Result<RawMr>) -> Result<Registrations> {
         let mrs = self.iovs.iter().map(|iov| how(iov, self.named(iov))).collect::<Result<Vec<_>>>()?;
         let used_here = self.access.intersects(Access::SEND | Access::RECV | Access::READ | Access::WRITE);
@@ -223,7 +227,8 @@ impl RangePlan<'_> {
         if let Some(pieces) = steps.attempt(PINNED.path, PINNED.what, || self.pinned(0)) {
             return Ok(self.attached(steps, pieces, Paths::NIC, Site::HOST, kind));
         }
-        // A device that refuses host memory lacks a resource. Staging would hide that, so it is used only if the caller asks for it.
+        // A device that refuses host memory lacks a resource. Staging would hide the shortage, so host memory is staged
+        // only if the path nic is not allowed.
         if !steps.allowed.contains(Paths::NIC)
             && steps.attempt(Paths::STAGED, "staged through buffers of the library", || may_stage(self.domain, self.access)).is_some()
         {
@@ -270,7 +275,7 @@ fn check_congruent(iova: u64, offset: u64) -> Result<()> {
     Ok(())
 }
 
-/// True if a file that holds `[offset, end)` is a dma-buf.
+/// Checks that the file holds `[offset, end)`. True: the file is a dma-buf.
 fn check_file(fd: BorrowedFd<'_>, offset: u64, end: u64) -> Result<bool> {
     let size = file::size_of(fd)?;
     match end <= size {
@@ -321,8 +326,8 @@ fn attach_file(
         Memory::Device(site) => site,
         _ => Site::HOST,
     };
-    // The kernel checks, too, whether the descriptor is a dma-buf and how large it is. Our own checks would cost noticeable time for a
-    // small file, so they are made only to explain a refusal.
+    // The kernel checks, too, whether the descriptor is a dma-buf and how large it is. A check here would cost
+    // noticeable time for a small file, so the check is made only to explain a refusal.
     let by_fd = || {
         pd.context.dmabuf()?;
         twice(&|iova| RawMr::dmabuf(pd, fd, offset, len, iova, access))

@@ -34,11 +34,12 @@ use std::any::Any;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// Retries for a lane's parcel that finds no receive. This is the largest limited number; 7 means unlimited.
+/// Retries of the device for a lane's parcel that finds no receive: the largest limited number, since 7 means
+/// unlimited.
 const RNR_RETRIES: u8 = 6;
 
 impl prov::Endpoint for Endpoint {
-    /// Sets the handle that events name.
+    /// Sets the caller's handle, by which events name this endpoint.
     fn set_object(&self, object: usize) {
         self.shared.state.lock().object = object;
     }
@@ -82,7 +83,8 @@ impl prov::Endpoint for Endpoint {
         let bound = self.queues.lock().clone();
         if s.bind.is_lane() {
             s.lane = Some(Box::new(LaneQueues::new(&domain.memory)?));
-            // A parcel waits for a receive only if the peer has promised receives that it does not have, and that must not take forever.
+            // A parcel finds no receive only if the peer has promised receives that it does not have. Limited retries
+            // keep such a peer from blocking the lane forever.
             s.retry_policy.rnr_retries = s.retry_policy.rnr_retries.min(RNR_RETRIES);
         }
         s.update_signalling();
@@ -163,7 +165,7 @@ impl prov::Endpoint for Endpoint {
         s.accept_request(&self.domain, request, data)
     }
 
-    /// The address by which a peer's endpoint can connect to this one's queue pair.
+    /// The address by which a peer's endpoint can connect to the queue pair of this endpoint.
     fn address(&self) -> Result<String> {
         self.check_by_address()?;
         self.ensure_service(true);
@@ -248,7 +250,8 @@ impl prov::Endpoint for Endpoint {
         }
     }
 
-    /// A lane's atomics are executed by the peer's CPU, unless the key is one for the card; all others by the peer's card.
+    /// The peer's CPU executes the atomics of a lane, unless the key is one for the card. The peer's card executes all
+    /// other atomics.
     fn atomic(&self, op: &AtomicOp, c: &Common) -> Result<()> {
         let mut s = self.shared.state.lock();
         match s.lane {
@@ -290,8 +293,8 @@ impl prov::Endpoint for Endpoint {
         ))
     }
 
-    /// One turn of progress. Entries come through the completion queues. Events of the connection are handled now and then, and whenever
-    /// `force` is set.
+    /// One turn of progress. The caller takes its entries from the completion queues. Events of the connection are
+    /// handled now and then, and whenever `force` is set.
     #[inline]
     fn progress(&self, force: bool) {
         let turn = self.turns.fetch_add(1, Ordering::Relaxed);
@@ -305,7 +308,8 @@ impl prov::Endpoint for Endpoint {
         }
     }
 
-    /// Adds everything that can happen to `poller` and arms it. The caller then makes progress once more.
+    /// Adds every descriptor that can wake this endpoint to `poller`, and arms the queues. The caller then makes
+    /// progress once more.
     fn sleep(&self, poller: &Poller) -> Result<Option<Fences>> {
         self.domain.watch_async(poller)?;
         let queues = {
@@ -317,12 +321,13 @@ impl prov::Endpoint for Endpoint {
         Ok(None)
     }
 
-    /// Changes when other descriptors have to be watched than before.
+    /// The number changes when the set of descriptors to watch changes.
     fn watched(&self) -> u64 {
         u64::from(self.shared.state.lock().link.has_channel())
     }
 
-    /// Completions that came after the queues were armed have made their descriptors readable, so only received parcels count.
+    /// False if received parcels wait. Nothing else has to be checked, because every completion after the arming has
+    /// made a descriptor readable.
     fn may_sleep(&self) -> bool {
         !self.shared.state.lock().has_parcels()
     }
@@ -335,7 +340,7 @@ impl prov::Endpoint for Endpoint {
         queues.for_each(|cq| cq.awake());
     }
 
-    /// The time that a thread may sleep before this endpoint has to do something by itself.
+    /// The longest time, in nanoseconds, that a thread may sleep before this endpoint has to do something by itself.
     fn nap_ns(&self) -> u64 {
         const LONG: u64 = u64::MAX;
         const SHORT: u64 = 1_000_000;
@@ -372,7 +377,7 @@ impl prov::Endpoint for Endpoint {
         }))
     }
 
-    /// Takes the codes of the verbs API: up to 7 retries, and times up to 31.
+    /// Takes the codes of the verbs API: retries up to 7, and times up to 31.
     fn set_effort(&self, what: Effort, value: u32) -> Result<()> {
         let most = if matches!(what, Effort::Retries | Effort::RnrRetries) { 7 } else { 31 };
         match u8::try_from(value) {
@@ -396,8 +401,8 @@ impl prov::Endpoint for Endpoint {
         s.close_fast();
     }
 
-    /// The path follows from the local memory and the key. A key of the peer's device is checked by that device alone, when an operation
-    /// comes.
+    /// The path follows from the local memory and the key. Only the peer's device can check a key of that device, and
+    /// only when an operation arrives.
     fn report(&self, key: u64, desc: u64) -> Result<PathReport> {
         let s = self.shared.state.lock();
         s.check_connected()?;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A completion queue of the device, shared by endpoints. Each completion is handed to the endpoint whose operation it was, which fills
-//! the caller's queue of entries.
+//! A completion queue of the device, which several endpoints share. Each completion is handed to the endpoint that
+//! posted the operation, and that endpoint fills the caller's queue of entries.
 //!
 //! Lock order: a `Cq` before an endpoint's state.
 
@@ -19,11 +19,12 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Completions taken at once.
+/// Most completions that are taken from the device at once.
 pub const BATCH: usize = 16;
 /// A queue has at least this many entries, so that endpoints of the usual sizes fit without resizing, which not every device can do.
 const ROOM: usize = 4096;
 
+/// The share of an endpoint in the queue. An endpoint that sends and receives with the same queue has two shares.
 pub struct Member {
     pub tag: Tag,
     pub ep: Option<Arc<Shared>>,
@@ -36,7 +37,7 @@ pub struct Inner {
     pub members: Vec<Member>,
     charged: usize,
     generation: u16,
-    /// The endpoint of the last completion, most probably also of the next one.
+    /// The endpoint of the last completion. The next completion is most probably for the same endpoint.
     pub last: Option<NonNull<Shared>>,
     pub poll: PollCq,
 }
@@ -68,7 +69,7 @@ pub struct Cq {
     of: CqOwner,
     pub inner: Serial<Inner>,
     sleepers: AtomicUsize,
-    /// After the members, whose queue pairs are destroyed first.
+    /// Declared after `inner`, so that the queue pairs of the members are destroyed before the queue.
     pub raw: RawCq,
 }
 
@@ -87,7 +88,7 @@ impl Cq {
         Self::make(context, threading, 0, None, CqOwner::Service)
     }
 
-    /// The queue of a domain's further rail of this number.
+    /// The queue of the domain's further rail `number`.
     pub fn rail(context: &Arc<Context>, threading: Threading, number: usize) -> Result<Arc<Cq>> {
         Self::make(context, threading, 0, None, CqOwner::Rail(number))
     }
@@ -152,7 +153,8 @@ impl Cq {
         drop(inner);
     }
 
-    /// Takes completions and hands them to their endpoints. If another thread is doing so, this does nothing, unless `force`.
+    /// Takes completions and hands them to their endpoints. Without `force`, this function does nothing while another
+    /// thread polls.
     pub fn poll(&self, force: bool) {
         if force {
             self.poll_locked(&mut self.inner.lock());

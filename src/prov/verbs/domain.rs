@@ -42,9 +42,9 @@ pub struct Domain {
     pub watch: Watch,
     pub(super) allocations: Allocations,
     service_cq: Option<Arc<Cq>>,
-    /// The queues of lanes, if the endpoints of the domain are lanes.
+    /// The completion queues of lanes; `None` if the endpoints of the domain are not lanes.
     lane_cqs: Option<Mutex<Vec<Arc<Cq>>>>,
-    /// Peers name a region from an offset that the caller chose, and not by its addresses.
+    /// Peers name the bytes of a region by an offset that the caller chose, and not by the addresses of the memory.
     pub offsets: bool,
     /// The port's longest message, in bytes.
     pub longest: u32,
@@ -53,7 +53,7 @@ pub struct Domain {
     pub rail_ports: Vec<Arc<RailPort>>,
     /// The completion queues of the further rails.
     rail_cqs: Vec<Arc<Cq>>,
-    /// The number of keys of closed regions that peers have not confirmed to have forgotten.
+    /// The number of keys of closed regions that some peer has not confirmed to have forgotten.
     pub(super) stale: Arc<AtomicUsize>,
 }
 
@@ -63,14 +63,16 @@ impl Domain {
         let pd = Pd::new(choice.context.clone())?;
         let on_demand = config::get().verbs.odp && choice.context.odp().is_ok_and(|o| o.supported);
         let port = choice.port.clone();
-        // Keys of the caller's choice are for lanes, which ask each other about the meaning of a key.
+        // Only lanes let the caller choose the keys, because a lane asks its peer for the meaning of a key.
         let lanes = info.mr_mode & flags::MR_MODE_PROV_KEY == 0;
         let lane_cq = lanes.then(|| Cq::unbound(&choice.context, threading)).transpose()?;
         let lane_cqs = lane_cq.map(|cq| Mutex::new(vec![cq]));
-        // Made here and not with the first endpoint, so that all descriptors of a domain exist from the beginning.
+        // The service queue is made here and not with the first endpoint, so that all descriptors of a domain exist
+        // from the beginning.
         let service_cq = match choice.context.transport {
             Transport::Iwarp => None,
-            // Lanes of rdm need none; peers that connect by exchanged addresses show by it that they exist.
+            // A lane of a connectionless endpoint (rdm) needs no service queue. Other endpoints may connect by
+            // exchanged addresses, and then the service queue pair shows that the peer exists.
             _ if lanes && info.ep_type == EP_RDM => None,
             _ => Cq::service(&choice.context, threading).inspect_err(|e| crate::log!(Info, "no staged transfers in this domain: {e}")).ok(),
         };
@@ -111,8 +113,9 @@ impl Domain {
         self.context().attr.max_sge.clamp(1, IOV_LIMIT as i32) as u32
     }
 
-    /// Adds a lane to a queue; the lane can have `tx` and `rx` completions outstanding. Returns the queue and the tags of both
-    /// directions. A device limits the size of a queue, and not every device can resize one, so a full queue is followed by another.
+    /// Adds a lane, which can have `tx` and `rx` completions outstanding, to a queue. Returns the queue and the lane's
+    /// tags for both directions. If every queue is full, the lane gets a new queue: a device limits the size of a
+    /// queue, and not every device can resize one.
     pub(super) fn add_lane(&self, lane: &Arc<Shared>, tx: usize, rx: usize) -> Result<(Arc<Cq>, [Tag; 2])> {
         let Some(cqs) = &self.lane_cqs else { return Err(Error::fixed(errno::EOPNOTSUPP, "a domain of no lanes")) };
         let mut cqs = cqs.lock();
@@ -150,9 +153,10 @@ impl Domain {
     }
 }
 
-/// An identifier bound to the device, so that the connection manager reports the device's removal.
+/// An identifier of rdma_cm that is bound to the device, so that the connection manager reports the removal of the
+/// device.
 pub(super) struct RemovalWatch {
-    /// Before its channel: it is dropped first.
+    /// Declared before `channel`, so that the identifier is dropped before its channel.
     pub(super) _id: Id,
     pub(super) channel: Arc<Channel>,
 }
@@ -161,14 +165,15 @@ pub(super) struct RemovalWatch {
 pub(super) struct WatchState {
     endpoints: Vec<Weak<Shared>>,
     pub(super) bound: Option<RemovalWatch>,
-    /// Binding was tried.
+    /// An attempt to bind the identifier was made; there is no second attempt.
     pub(super) tried: bool,
 }
 
-/// The endpoints that are told of the device's events (`watch.rs`).
+/// The endpoints that are told about the device's events (`watch.rs`).
 #[derive(Default)]
 pub struct Watch {
     pub(super) inner: Mutex<WatchState>,
+    /// When the descriptors were last read, in nanoseconds.
     pub(super) looked: AtomicU64,
 }
 

@@ -47,12 +47,12 @@ pub struct Endpoint {
     pub(super) shared: Arc<Shared>,
     pub(super) domain: Arc<Domain>,
     pub(super) queues: Mutex<Queues>,
-    /// The queue of a lane, once the endpoint is enabled.
+    /// The completion queue of a lane, set when the endpoint is enabled.
     pub(super) lane_cq: OnceLock<Arc<Cq>>,
     pub(super) capacity: Capacity,
     pub(super) psn: u32,
     pub(super) turns: AtomicU32,
-    /// It is time for rare events when the turn number has these bits clear.
+    /// A turn whose number has none of these bits also handles rare events.
     pub(super) mask: u32,
     /// The order that the endpoint promises (`msg_order`).
     order: u64,
@@ -64,7 +64,7 @@ impl Endpoint {
         let or = |n: usize, usual: usize| if n == 0 { usual as u32 } else { n as u32 };
         let attr = &domain.context().attr;
         let sge = domain.most_pieces() as usize;
-        // The answer to an iWARP read goes to one place.
+        // The answer to an iWARP read goes into one scatter/gather entry.
         let tx_sge = if domain.is_iwarp() { 1 } else { sge };
         let capacity = Capacity {
             tx: or(info.tx_size, config.tx_size).min(attr.max_qp_wr.max(1) as u32 - u32::from(domain.rail_ports.len() > 1)).max(1),
@@ -114,7 +114,7 @@ impl Endpoint {
             lane: None,
             longest: domain.longest,
         };
-        // A delay by fault injection ends at a set time, so every turn looks for it.
+        // Fault injection delays an operation until a set time, so every turn has to look at the clock.
         let mask = if state.faults.is_some() { 0 } else { RARELY - 1 };
         let psn = crate::mr::KeySource::new()?.draw() as u32 & 0xff_ffff;
         let (staging, moving, memory) = (AtomicBool::new(false), AtomicBool::new(false), domain.memory.clone());
@@ -123,8 +123,9 @@ impl Endpoint {
         Ok(Endpoint { shared, domain, queues, lane_cq, capacity, psn, turns, mask, order: info.msg_order })
     }
 
-    /// Makes the service queue pair, where the transport allows one. Without it there are no staged transfers. A lane has no staged
-    /// transfers and needs the service queue pair only where no connection manager reports the peer's end.
+    /// Makes the service queue pair, where the transport allows one. Without a service queue pair the endpoint has no
+    /// staged transfers. A lane has no staged transfers anyway, and needs the service queue pair only if no connection
+    /// manager reports the end of the peer (`by_address`).
     pub(super) fn ensure_service(&self, by_address: bool) {
         let domain = &self.domain;
         {
@@ -162,7 +163,7 @@ impl Endpoint {
         [tx, rx, service].into_iter().flatten().chain(rails.iter().cloned())
     }
 
-    /// For a lane: waits, for a bounded time, until everything that was sent has gone out.
+    /// For a lane: waits until everything that was posted has gone out, at most `ANSWER_NS`.
     fn drain_sends(&self) {
         let until = time::now_ns() + ANSWER_NS;
         let is_owed = |s: &State| s.lane.is_some() && matches!(s.phase, Phase::Connected) && s.peer_end.is_none() && !s.tx.is_empty();
@@ -193,7 +194,7 @@ impl Endpoint {
         }
     }
 
-    /// Posts an operation with flags on the fast path.
+    /// Posts an operation with flags on the fast path. `None`: the operation has to take the slow path.
     #[inline(always)]
     pub(super) fn try_fast<const KIND: u8>(&self, s: &mut State, one: One, c: &Common) -> Option<Result<()>> {
         if c.timeout_ns != 0 {
@@ -205,6 +206,7 @@ impl Endpoint {
         }
     }
 
+    /// A full turn of progress: events of the device and the connection, rails, deadlines, and all completion queues.
     #[inline(never)]
     pub(super) fn progress_all(&self, force: bool) {
         self.domain.poll_async();
@@ -217,7 +219,8 @@ impl Endpoint {
                     None => return,
                 }
             };
-            // Operations that wait for the last one of their batch wait no longer than this.
+            // Operations with `GDRFAB_MORE` wait for the last operation of their batch, but no longer than until this
+            // turn.
             s.flush_batch();
             s.progress_connection(&self.domain);
             s.rails_turn(&self.domain);
@@ -251,7 +254,7 @@ impl Endpoint {
         Some([tx?, rx?])
     }
 
-    /// Makes the further rails of the domain for this endpoint.
+    /// Makes the further rails of the domain for this endpoint. `None`: the connection goes over one rail.
     pub(super) fn make_rails(&self) -> Result<Option<Box<Rails>>> {
         let domain = &self.domain;
         let Some((own, further)) = domain.rail_ports.split_first().filter(|(_, further)| !further.is_empty()) else { return Ok(None) };
@@ -271,12 +274,13 @@ impl Endpoint {
         let pieces = self.capacity.tx_pieces.min(most.unwrap_or(1));
         let mut first = Rail::new(own.clone(), Tag::default(), plan.map_or(0, |plan| plan.first_rail()));
         first.stage = RailStage::Up;
-        // One work request more than operations, to find out when the device has returned all of those.
+        // The queue holds one work request more than operations: the marker whose completion shows that the device has
+        // returned all operations (`State::fail_over`).
         let asked = Capacity { tx: self.capacity.tx + 1, ..self.capacity };
         Ok(Some(Box::new(Rails::new(first, rails, asked, self.order, pieces, domain.stale.clone()))))
     }
 
-    /// Changes the retry policy, which is fixed once the connection is made.
+    /// Changes the retry policy, which is possible only before connecting or accepting.
     pub(super) fn set_retry_policy(&self, change: impl FnOnce(&mut RetryPolicy)) -> Result<()> {
         let mut s = self.shared.state.lock();
         match s.phase {

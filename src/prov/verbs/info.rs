@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Discovery: one candidate per device, port and type of address, and the way back from a candidate to the device and port.
+//! Discovery: one candidate (an `Info`) per device, port and type of address, and the way back from a candidate to its
+//! device and port.
 
 use super::limits::{INLINE_MAX, MAX_MSG, PATHS};
 use crate::config;
@@ -25,7 +26,8 @@ use std::sync::Arc;
 const NAME: &str = "verbs";
 /// The fabric name of iWARP ports.
 const IWARP: &str = "iWARP";
-/// Set or cleared in the port number at which a lane over iWARP listens.
+/// The bit in which the port number of a lane over iWARP differs from the port number of a lane over tcp
+/// (`lane_address`).
 const IWARP_PORT_BIT: u16 = 1 << 14;
 /// Work requests that the device can hold for a lane.
 const LANE_TX: usize = 128;
@@ -39,12 +41,13 @@ pub struct DevicePort {
     pub gid: Gid,
 }
 
-/// "rxe0:1:roce-v2".
+/// The name of a domain: "rxe0:1:roce-v2".
 fn domain_name(context: &Context, port: &Port, kind: GidKind) -> String {
     format!("{}:{}:{}", context.name, port.number, kind.name())
 }
 
-/// Among a port's addresses of one type: the one that fits the wanted address, or else a routable one, IPv4 first.
+/// The address to use among a port's addresses of one type: the entry that the configuration names, else the wanted IP
+/// address. Without either, an IPv4 address is preferred, then a routable IPv6 address.
 fn best_gid(port: &Port, kind: GidKind, ip: Option<IpAddr>) -> Option<&Gid> {
     let mut of_kind = port.gids.iter().filter(|g| g.kind == kind);
     if let Some(index) = config::get().verbs.gid_index {
@@ -63,6 +66,7 @@ fn best_gid(port: &Port, kind: GidKind, ip: Option<IpAddr>) -> Option<&Gid> {
 }
 
 impl DevicePort {
+    /// Opens the device and reads the port that the candidate names.
     pub fn of(info: &Info) -> Result<DevicePort> {
         let name =
             info.domain_name.as_deref().ok_or_else(|| Error::invalid("info->domain_name: missing; pass an info that getinfo returned"))?;
@@ -81,7 +85,7 @@ impl DevicePort {
         Ok(DevicePort { context, port, gid })
     }
 
-    /// A port with its usual address of this type.
+    /// A port with its preferred address of this type.
     pub fn of_port(device: &str, port: u8, kind: GidKind) -> Result<DevicePort> {
         let context = Context::open(device)?;
         let port = context.port(port)?;
@@ -91,7 +95,7 @@ impl DevicePort {
         Ok(DevicePort { context, port, gid })
     }
 
-    /// All active ports of a device, each with its usual address of this type.
+    /// All active ports of a device, each with its preferred address of this type.
     pub fn of_device(list: &Devices, device: &str, kind: GidKind) -> Result<Vec<DevicePort>> {
         let context = Context::open_of(list, device)?;
         let active = context.ports().flatten().filter(|port| port.active);
@@ -107,7 +111,8 @@ fn attributes(context: &Context, port: &Port, gid: &Gid) -> Info {
     let rma = flags::RMA | flags::READ | flags::WRITE | flags::REMOTE_READ | flags::REMOTE_WRITE;
     let sge = (context.attr.max_sge.max(1) as usize).min(IOV_LIMIT);
     let work = context.attr.max_qp_wr.max(1) as usize;
-    // With further rails, one place of the queue is for the request that comes back last after a failure.
+    // With further rails, the queue holds one work request more than operations: the marker that comes back last after
+    // a failure.
     let sends = work - usize::from(!config.rails.is_empty() && work > 1);
     let inline = context.inline(config.inline);
     Info {
@@ -128,7 +133,7 @@ fn attributes(context: &Context, port: &Port, gid: &Gid) -> Info {
         inject_size: inline,
         tx_size: config.tx_size.min(sends),
         rx_size: config.rx_size.min(work),
-        // The answer to an iWARP read goes to one place.
+        // The answer to an iWARP read goes into one scatter/gather entry.
         tx_iov_limit: if iwarp { 1 } else { sge },
         rx_iov_limit: sge,
         rma_iov_limit: 1,
@@ -151,7 +156,7 @@ fn attributes(context: &Context, port: &Port, gid: &Gid) -> Info {
     }
 }
 
-/// The name of the network in which ports reach each other: the subnet of InfiniBand, or all of Ethernet.
+/// The name of the network in which ports reach each other: an InfiniBand subnet, all of RoCE, or all of iWARP.
 fn fabric_name(gid: &Gid) -> String {
     match gid.kind {
         GidKind::Ib => format!("IB-{}", &gid.hex()[..16]),
@@ -160,7 +165,7 @@ fn fabric_name(gid: &Gid) -> String {
     }
 }
 
-/// The address of a node and port, of the wanted family.
+/// The address of `node` with this port number, in the address family of `like`.
 fn lookup(node: &str, port: u16, like: Option<IpAddr>) -> Result<SocketAddr> {
     let found: Vec<SocketAddr> =
         (node, port).to_socket_addrs().map_err(|e| Error::new(errno::EADDRNOTAVAIL, format!("node {node:?}: {e}")))?.collect();
@@ -206,7 +211,7 @@ fn fill_addresses(info: &mut Info, gid: &Gid, port: &Port, ask: &Ask<'_>) -> Res
     Ok(())
 }
 
-/// The source address that was asked for, if any; it selects the entry of the GID table.
+/// The source address that was asked for, if any. The address selects the entry of the GID table.
 fn wanted_ip(ask: &Ask<'_>) -> Option<IpAddr> {
     if !ask.source {
         return None;
@@ -217,6 +222,7 @@ fn wanted_ip(ask: &Ask<'_>) -> Option<IpAddr> {
     }
 }
 
+/// A candidate that cannot be used, with the reason.
 fn left_out(domain: Option<String>, why: Error) -> Info {
     Info { prov_name: Some(NAME.into()), domain_name: domain, reason: Some(why), ..Info::default() }
 }
@@ -289,7 +295,8 @@ pub fn candidates(ask: &Ask<'_>) -> Vec<Info> {
     let position = ask.near.map(distance::of_pci);
     let mut all = Vec::new();
     for name in &names {
-        // Opening a device takes long; if another one was asked for, its name is enough to leave it out.
+        // Opening a device takes long. If the caller asked for another device, the name of this one is enough to leave
+        // it out.
         if ask.domain.is_some_and(|attr| attr.split(':').next() != Some(name)) {
             all.push((None, 0, all.len(), Info { prov_name: Some(NAME.into()), domain_name: Some(name.clone()), ..Info::default() }));
             continue;
@@ -329,7 +336,7 @@ pub fn lanes(near: Option<&str>) -> Vec<Info> {
     let mut all: Vec<Info> = Vec::new();
     for info in candidates(&Ask { node: None, service: None, source: false, domain: None, near }) {
         let port = |info: &Info| info.domain_name.as_deref().and_then(|d| d.rsplit_once(':')).map(|(port, _)| port.to_string());
-        // The first type of address of a port that can be used.
+        // Once a candidate of a port can be used, the port's other types of address are left out.
         if !all.iter().any(|other| other.reason.is_none() && port(other) == port(&info)) {
             all.push(connectionless(as_lane(info)));
         }
@@ -352,8 +359,8 @@ fn connectionless(lane: Info) -> Info {
 
 const NO_KEYS: &str = "auth_key, GDRFAB_TCP_KEY_FILE: RDMA cards keep nobody out who does not know the key";
 
-/// The attributes of a candidate as a lane. The lane gives keys their meaning and accepts unregistered memory. The peers' CPUs execute
-/// atomics, except those in regions for the card.
+/// The attributes of a candidate as a lane. A lane asks its peer for the meaning of a key, and accepts unregistered
+/// memory. The peers' CPUs execute atomics, except in regions for the card.
 pub fn as_lane(info: Info) -> Info {
     let cpu = Info::of_cpu(NAME);
     Info {
@@ -375,8 +382,8 @@ pub fn as_lane(info: Info) -> Info {
     }
 }
 
-/// The port number at which a lane listens. iWARP shares its port numbers with tcp, where a lane over tcp listens as well, so iWARP takes
-/// another number, far from those that other endpoints are likely to use.
+/// The address at which a lane listens. iWARP shares its port numbers with TCP, and a lane over tcp listens there as
+/// well. So a lane over iWARP takes another number, far from those that other endpoints are likely to use.
 pub fn lane_address(info: &Info, at: SocketAddr) -> String {
     let port = match info.fabric_name.as_deref() {
         Some(IWARP) if at.port() != IWARP_PORT_BIT => at.port() ^ IWARP_PORT_BIT,
@@ -385,10 +392,11 @@ pub fn lane_address(info: &Info, at: SocketAddr) -> String {
     Address::Cm(SocketAddr::new(at.ip(), port)).to_string()
 }
 
-/// The candidate with which a domain and endpoints are opened that are lanes for `info`, whose domain names the device.
+/// The candidate for the domain and the endpoints that are the lanes of `info`. The domain name in `info` is the name
+/// of the device.
 pub fn lane_info(info: &Info) -> Result<Info> {
     let is_rdm = info.ep_type == EP_RDM;
-    // The caller of a connected endpoint has accepted its peer.
+    // A key is refused for connectionless endpoints only: the caller of a connected endpoint has accepted its peer.
     if is_rdm && info.auth_key.is_some() {
         return Err(Error::fixed(errno::EOPNOTSUPP, NO_KEYS));
     }
@@ -411,7 +419,7 @@ pub fn lane_info(info: &Info) -> Result<Info> {
 mod tests {
     use super::*;
 
-    /// A lane over tcp listens at the port by which the peer is known.
+    /// A lane over tcp listens at the port number by which the peer is known, so iWARP needs another number.
     #[test]
     fn lanes_over_iwarp_keep_off_the_ports_of_others() {
         let of = |fabric: &str, port: u16| {

@@ -3,15 +3,18 @@
 
 use crate::mr::Paths;
 
-/// Paths by which a region can be registered.
+/// The paths that this provider offers for a region.
 pub const PATHS: Paths = Paths::NIC.union(Paths::DMABUF).union(Paths::PEER_MEM).union(Paths::STAGED);
 /// Largest message or RMA operation that the transport can carry.
 pub const MAX_MSG: usize = 1 << 31;
 /// Most bytes that hints may ask to travel inside the work request.
 pub const INLINE_MAX: usize = 1024;
-/// Time in which operations may still be answered after the peer's goodbye, which can overtake the answers.
+/// Time for which operations in flight may still be answered after the peer's goodbye has arrived, because the goodbye
+/// can overtake the answers. A lane that shuts down waits at most this long until its sends have gone out.
 pub const ANSWER_NS: u64 = 1_000_000_000;
-/// Interval at which a peer is asked for a sign of life where no connection manager watches it, or the first rail is lost.
+/// Interval at which an endpoint asks its peer for a sign of life. An endpoint asks where no connection manager watches
+/// the peer, and while the first rail is lost.
 pub const ALIVE_NS: u64 = 1_000_000_000;
-/// Time that a queue pair in the error state may take to return everything before it is destroyed.
+/// Time that a queue pair in the error state may take to return all its work requests. The queue pair is destroyed
+/// after this time.
 pub const DRAIN_NS: u64 = 1_000_000_000;

@@ -1,11 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! RDMA NICs through libibverbs: InfiniBand, RoCE and iWARP. `docs/verbs.md` follows an operation through it.
+//! The verbs provider: RDMA NICs (InfiniBand, RoCE and iWARP) through libibverbs. `docs/verbs.md` follows one operation
+//! through the provider.
 //!
-//! The rooms, from below: `sys` (bindings), `device` (devices and verbs objects), `wire` (formats), `memory` (regions and buffers),
-//! `queue` (queue pairs), `state` (the state of an endpoint and its parts), and above it `ops` (posting and completing), `rail`
-//! (several ports), `lane` (an endpoint of rdm) and `connect`. `provider.rs` and `calls.rs` implement the traits of the layer above
-//! with `domain.rs`, `endpoint.rs` and `cq.rs`; begin with `calls.rs`. `shared.rs` hands completions to the state of an endpoint,
-//! `watch.rs` the events of the device. `attach.rs` registers memory, `info.rs` and `nic.rs` answer discovery.
+//! The folders, the lowest layer first: `sys` (bindings of libibverbs and librdmacm), `device` (devices and verbs
+//! objects), `wire` (formats that peers exchange), `memory` (regions and buffers), `queue` (queue pairs) and `state`
+//! (the state of an endpoint and its parts). The folders above `state` add methods to the state: `ops` (posting and
+//! completing operations), `rail` (a connection over several ports), `lane` (an endpoint that serves a connectionless
+//! endpoint, rdm) and `connect`.
+//!
+//! `provider.rs` and `calls.rs` implement the traits of the layer above with `domain.rs`, `endpoint.rs` and `cq.rs`;
+//! begin with `calls.rs`. `shared.rs` hands completions to the state of an endpoint, and `watch.rs` hands it the events
+//! of the device. `attach.rs` registers memory. `info.rs` and `nic.rs` answer discovery.
 
 mod attach;
 mod calls;

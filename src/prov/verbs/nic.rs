@@ -10,7 +10,8 @@ use crate::prov::verbs::device::gid::Gid;
 use std::ffi::CStr;
 use std::net::Ipv6Addr;
 
-/// Opens the device that `info` names, reads its attributes, and closes it. `near` is the PCI address of an accelerator.
+/// Opens the device that `info` names, reads its attributes and closes the device. `near` is the PCI address of an
+/// accelerator, whose distance from the device the result then contains.
 pub fn nic(info: &Info, near: Option<&str>) -> Result<Nic> {
     let DevicePort { context, port, gid } = DevicePort::of(info)?;
     let count = |n: i32| n.max(0) as u32;
@@ -61,11 +62,12 @@ pub fn nic(info: &Info, near: Option<&str>) -> Result<Nic> {
     })
 }
 
-/// Written like an IPv6 address, as other RDMA tools do.
+/// The GID as text, written like an IPv6 address, as other RDMA tools do.
 fn words_of(gid: &Gid) -> String {
     Ipv6Addr::from(gid.raw).to_string()
 }
 
+/// The bits of [`Nic::odp`].
 fn bits(odp: Odp) -> u32 {
     let all = [odp.supported, odp.implicit, odp.send, odp.recv, odp.write, odp.read, odp.atomic];
     all.iter().enumerate().fold(0, |sum, (i, on)| sum | u32::from(*on) << i)

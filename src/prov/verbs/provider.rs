@@ -20,10 +20,11 @@ use crate::sync::serial::Threading;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-/// Time for which closing a region waits for copies of this process.
+/// Milliseconds that `close_region` waits, at most, for operations that still copy from or to the region in this
+/// process.
 const CLOSE_MS: u64 = 1000;
 
-/// The provider.
+/// The verbs provider.
 pub struct Verbs;
 
 impl Provider for Verbs {
@@ -47,7 +48,7 @@ impl Provider for Verbs {
         Reach::Devices
     }
 
-    /// A card refuses no host: every host that reaches the port can connect.
+    /// False: a card accepts every host that reaches the port, so a key would keep nobody out.
     fn heeds_keys(&self) -> bool {
         false
     }
@@ -118,14 +119,16 @@ impl prov::Domain for Domain {
         }
         // Pinning takes long, and needs no lock.
         let attach = || match self.offsets {
-            // Devices map memory only at addresses that agree with its own within a page. So the region is registered at its own address,
-            // and the caller's offset is only the peers' name for it; TOLD gives them the difference.
+            // A device maps memory only at an address that agrees with the memory's own address within a page. So the
+            // region is registered at its own address, and the caller's offset is only the name that peers use. The
+            // parcel TOLD gives peers the difference.
             true => Ok(Attached { peer_base: attr.offset, ..attach::attach(self, &Attr { offset: 0, ..*attr })? }),
             false => attach::attach(self, attr),
         };
         let mut attached = attach()?;
-        // The region must not get keys that a peer may still take for those of a closed region. Such registrations are kept aside until
-        // another key is found.
+        // A region must not get keys that a peer may still take for the keys of a closed region. A registration with
+        // such keys is kept until another registration has got other keys, so that the device cannot give the same keys
+        // again.
         let mut spare = Vec::new();
         while attached.keys().is_some_and(|keys| self.may_be_confused(&keys)) {
             spare.push(std::mem::replace(&mut attached, attach()?));
@@ -133,15 +136,15 @@ impl prov::Domain for Domain {
         self.memory.regions.lock().add(attached, attr)
     }
 
-    /// A shortcut of `register` for one plain range of host memory, which the caller has checked. False: nothing was done; the caller
-    /// uses `register`.
+    /// A shortcut of `register` for one plain range of host memory, which the caller has checked. False: the range is
+    /// not registered, and the caller uses `register`.
     fn register_fast(&self, iov: Iov, access: Access, id: &mut RegionId) -> bool {
         let attached = attach::attach_plain(self, iov, access);
         let added = attached.and_then(|of| self.memory.regions.lock().add(of, &Attr::plain(access)).ok());
         added.map(|named| *id = named).is_some()
     }
 
-    /// After `Ok` no peer reaches the memory, and no copy of this process does.
+    /// After `Ok`, no peer reaches the memory, and no operation of this process copies from or to the memory.
     fn close_region(&self, id: RegionId) -> Result<()> {
         self.close_within(id, CLOSE_MS)
     }
@@ -154,7 +157,7 @@ impl prov::Domain for Domain {
         self.memory.regions.lock().facts(id)
     }
 
-    /// The device's own key, about which the peer need not be asked.
+    /// The address with the device's own key, so the peer does not have to ask for the meaning of the key.
     fn message_name(&self, id: RegionId, iov: Iov) -> Result<Option<(u64, u64)>> {
         let regions = self.memory.regions.lock();
         let region = regions.get(id)?;
@@ -164,7 +167,7 @@ impl prov::Domain for Domain {
         }
     }
 
-    /// A device that finds a key revoked ends the connection.
+    /// False: if a peer reads with a revoked key, the device ends the connection.
     fn can_cut_off(&self) -> bool {
         false
     }
@@ -173,7 +176,7 @@ impl prov::Domain for Domain {
         self.memory.regions.lock().explain(id, &self.context().name)
     }
 
-    /// Only lanes tell about their writes, to regions that count them.
+    /// Only lanes support a counter: a lane tells its peer about each write to a region that counts writes.
     fn bind_counter(&self, id: RegionId, counter: Arc<Counter>) -> Result<()> {
         match self.is_of_lanes() {
             true => self.memory.regions.lock().bind_counter(id, counter),

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The part of an endpoint that its completion queues share: the state under a lock, and the entry points for completions.
+//! The part of an endpoint that its completion queues reach too: the state under a lock, and the functions that take
+//! completions.
 
 use crate::prov::verbs::memory::registered::Registered;
 use crate::prov::verbs::queue::service::{ServiceEvent, kind};
@@ -12,9 +13,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// Shared by an endpoint and its completion queues.
 pub struct Shared {
     pub memory: Arc<Registered>,
-    /// There are staged transfers or further rails: every turn of progress polls the service queue and the rails' queues.
+    /// The endpoint has staged transfers or further rails, so every turn of progress polls the service queue and the
+    /// rails' queues.
     pub staging: AtomicBool,
-    /// Some rail is being connected: every turn of progress advances the rails.
+    /// A rail is being connected or the first rail is lost, so every turn of progress advances the rails.
     pub moving: AtomicBool,
     pub state: Serial<State>,
 }

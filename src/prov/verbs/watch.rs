@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Asynchronous events of a device, its ports and its queues, and the endpoints that they concern.
 //!
-//! Every domain opens its device anew, so it gets all events of the device, and those of its own queues only. There are two sources: the
-//! device's asynchronous events, and the connection manager, which reports a removal to the owner of an identifier bound to the device.
-//! The second is needed because the drivers of soft devices send no event when they are removed.
+//! Every domain opens the device anew, so a domain gets all events of the device and its ports, but of queues only the
+//! events of its own queues. The events have two sources: the device's asynchronous events, and the connection manager,
+//! which reports the removal of a device to the owner of an identifier that is bound to the device. The second source
+//! is needed because the drivers of soft devices send no event when they are removed.
 //!
 //! Lock order: no lock of this file is held while an endpoint is locked.
 
@@ -22,7 +23,8 @@ use std::net::SocketAddr;
 use std::os::fd::AsFd;
 use std::sync::atomic::Ordering;
 
-/// Shortest time between two looks at the descriptors: each look is a system call, and endpoints share them.
+/// Shortest time between two looks at the descriptors: each look is a system call, and the endpoints of a domain share
+/// the descriptors.
 const LOOK_NS: u64 = 50_000;
 
 /// The consequence of an event for one endpoint.
@@ -30,7 +32,7 @@ enum Impact {
     None,
     /// The connection is over.
     End(Error),
-    /// The connection is over; an operation may give a better reason than the device.
+    /// The connection is over; a failed operation may still give a better reason than the device.
     Fault(Error),
     /// The connection goes on as far as it can.
     Warning(Error),
@@ -39,8 +41,8 @@ enum Impact {
 }
 
 impl Domain {
-    /// For connections that the connection manager does not know: asks it to report the device's removal. Where it cannot, a removal
-    /// shows by failed operations.
+    /// For a connection that the connection manager does not know: asks the connection manager to report the removal of
+    /// the device. Where the connection manager cannot, failed operations are the first sign of a removal.
     pub fn expect_removal(&self) {
         let Some(ip) = self.gid.ip else { return };
         {
@@ -74,7 +76,7 @@ impl Domain {
     /// Reads the device's events and tells the endpoints. The caller has no endpoint locked.
     pub fn poll_async(&self) {
         let now = now_ns();
-        // Relaxed: either of two threads may look.
+        // Relaxed: two threads may look at the same time.
         let last = self.watch.looked.load(Ordering::Relaxed);
         if now.wrapping_sub(last) < LOOK_NS {
             return;
@@ -103,7 +105,8 @@ impl Domain {
         }
     }
 
-    /// True if the connection manager says that the device is being removed. The removal waits until the device is closed.
+    /// True if the connection manager reports that the device is being removed. The kernel delays the removal until the
+    /// device is closed.
     fn removed(&self) -> bool {
         let mut inner = self.watch.inner.lock();
         let Some(bound) = &inner.bound else { return false };
@@ -118,7 +121,7 @@ impl Domain {
                 }
             }
         }
-        // The identifier is bound to the device and keeps it from going.
+        // The identifier is bound to the device and would delay its removal.
         inner.bound = None;
         true
     }
@@ -153,7 +156,8 @@ impl Domain {
                     let number = match event.kind {
                         ibv_event_type::IBV_EVENT_QP_ACCESS_ERR => errno::EACCES,
                         ibv_event_type::IBV_EVENT_QP_REQ_ERR => errno::EREMOTEIO,
-                        // The two errors above are not caused by a lost port; this one may be, and failover handles it.
+                        // A lost port does not cause the two errors above. A lost port may cause this error, and
+                        // failover handles the loss.
                         _ if s.is_failing_over() => return Impact::None,
                         _ => errno::EIO,
                     };
@@ -223,8 +227,9 @@ impl Domain {
 }
 
 impl State {
-    /// The device has given up the queue pair. Events and completions are delivered separately: the completion of the operation that was
-    /// the cause may follow and tells more. So this reason is reported only if no operation gives a better one until all are back.
+    /// The device has given up the queue pair. Events and completions are delivered separately: the completion of the
+    /// operation that was the cause may follow and tells more. So `why` is reported only if no operation has given a
+    /// better reason by the time the device has returned all operations.
     fn on_device_fault(&mut self, why: Error) {
         if !matches!(self.phase, Phase::Connected) {
             return self.end_by_device(why);

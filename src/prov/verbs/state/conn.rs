@@ -20,7 +20,7 @@ pub enum ConnectStep {
     Answer,
     /// The peer's confirmation that it has this side's answer.
     Establish,
-    /// The caller's first parcel (iWARP).
+    /// The first parcel of the side that connects (iWARP).
     First,
     /// The peer's service queue pair acknowledges the first message.
     Hello,
@@ -35,11 +35,11 @@ pub struct Connecting {
 /// The objects and facts that tie both sides together, apart from queue pairs.
 #[derive(Default)]
 pub struct Link {
-    /// Before its channel: it is dropped first.
+    /// Declared before `channel`, so that the identifier is dropped first.
     pub(in crate::prov::verbs) id: Option<Id>,
     pub(in crate::prov::verbs) channel: Option<Arc<Channel>>,
-    /// The queue pair whose number the identifier knows, after a failover of the first rail. It is kept so that no other connection gets
-    /// the number: the connection manager would end that connection.
+    /// After a failover: the first queue pair of the first rail, whose number the identifier still has. The queue pair
+    /// is kept so that no other connection gets the number: the connection manager would end that connection.
     pub(in crate::prov::verbs) stopped_qp: Option<Qp>,
     /// The peer's address, where addresses were exchanged out of band.
     pub(in crate::prov::verbs) by_address: Option<QpAddress>,
@@ -52,10 +52,11 @@ pub struct Link {
     pub(in crate::prov::verbs) bye_received: bool,
     /// The peer's service queue pair did not answer; the attempt starts again.
     pub(in crate::prov::verbs) hello_unanswered: bool,
-    /// When the peer was last asked for a sign of life.
+    /// The time at which this side last asked the peer for a sign of life.
     pub(in crate::prov::verbs) alive_asked_at: u64,
-    /// When the first parcel is sent again (`connect/mpa.rs`), 0: not at all; and how often it was.
+    /// The time at which the first parcel is sent again (`connect/mpa.rs`); 0: no time is set.
     pub(in crate::prov::verbs) repeat_first_at: u64,
+    /// Number of times that the first parcel was sent again.
     pub(in crate::prov::verbs) first_repeats: u32,
 }
 

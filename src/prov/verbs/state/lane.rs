@@ -14,26 +14,31 @@ use crate::prov::verbs::wire::credit::{Class, Credit, FIRST, Fetches, RECEIVES};
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 
-/// Bytes of a slot, header included.
+/// Bytes of a slot, the header included.
 const SLOT_BYTES: usize = 4096;
+/// Bytes of a parcel's header.
 pub const HEADER: usize = 8;
-/// Most bytes of a parcel behind its header.
+/// Most bytes of a parcel after its header.
 pub const MAX_BYTES: usize = SLOT_BYTES - HEADER;
 /// Words of the largest parcel that can travel inside its work request.
 pub const INLINE_WORDS: usize = 32;
-/// Send slots at first and at most, and the number of them that are reserved for the lane's own parcels.
+/// Send slots at first.
 const FIRST_SENDS: usize = 4;
+/// Send slots at most.
 const SENDS: usize = 16;
+/// Send slots that are reserved for the lane's own parcels.
 const OWN_SENDS: usize = 2;
-/// Most operations that wait for their turn, and most that wait for an answer of the peer.
+/// Most operations that wait for their turn.
 pub const MAX_JOBS: usize = 64;
+/// Most operations that wait for an answer of the peer.
 pub const MAX_ACKS: usize = 32;
 /// Most answers that wait to be sent. A peer that follows the protocol never causes more.
 pub const MAX_ANSWERS: usize = 4 * RECEIVES as usize;
 /// Most keys of the peer that are stored.
 const MAX_PEER_KEYS: usize = 4096;
 
-/// The first byte of a parcel's header. The number of words follows, two bytes of 0, and the count of `Credit::send`.
+/// The kind of a parcel, in the first byte of its header. The header continues with the number of words (1 byte), two
+/// bytes of 0, and the count of `Credit::send` (4 bytes).
 pub mod kind {
     /// A parcel of the caller.
     pub const PARCEL: u8 = 1;
@@ -63,7 +68,7 @@ pub mod kind {
 #[derive(Clone, Copy)]
 pub struct PeerKey {
     pub rkey: u32,
-    /// Added to the peer's addresses, it gives the device's.
+    /// The offset that turns an address of the peer into the address of its device.
     pub shift: u64,
     pub base: u64,
     pub len: u64,
@@ -73,7 +78,7 @@ pub struct PeerKey {
 }
 
 impl PeerKey {
-    /// For a key of the device itself: the device alone knows and checks the bounds.
+    /// For a key of the peer's device: that device alone knows and checks the bounds.
     pub fn direct(rkey: u32) -> PeerKey {
         PeerKey { rkey, shift: 0, base: 0, len: u64::MAX, access: Access::all(), counts: false }
     }
@@ -86,7 +91,7 @@ pub struct LaneRma {
     /// Kept until the operation ends: a bounce buffer, or registrations for this operation.
     pub hold: Option<Box<Bounce>>,
     pub inline: bool,
-    /// An atomic operation that the peer's card executes.
+    /// The operation is an atomic that the peer's card executes.
     pub card: Option<NicAtomic>,
     pub remote: Vec<RmaIov>,
     /// The meaning of the first keys of `remote`, as far as it is known.
@@ -100,9 +105,9 @@ pub struct LaneRma {
     pub total: usize,
     pub posted: usize,
     pub all_posted: bool,
-    /// Pieces of which the peer has been told for its counters, or need not be.
+    /// Remote pieces for which COUNT was sent or is not needed.
     pub counted: usize,
-    /// The number of the striped operation that carries it; 0: none does.
+    /// The number of the striped operation that carries this operation; 0: none.
     pub stripe: u64,
     pub data: Option<u64>,
     /// The operation ends only when the peer has confirmed it.
@@ -218,8 +223,9 @@ impl Slots {
 pub struct LaneQueues {
     receives: Slots,
     sends: Slots,
-    /// Of the send slots: the free ones, and those that the device holds, in their order.
+    /// Free send slots.
     free: Vec<u32>,
+    /// Send slots that the device holds, the oldest first.
     busy: VecDeque<u32>,
     pub memory: Arc<Registered>,
     pub credit: Credit,
@@ -229,14 +235,14 @@ pub struct LaneQueues {
     pub has_received: bool,
     /// Messages of the lane that wait for room; the caller's parcels wait behind them.
     pub outbox: VecDeque<LaneMessage>,
-    /// The number of answers among them.
+    /// The number of answers in `outbox`.
     pub answers_waiting: usize,
     pub jobs: VecDeque<LaneJob>,
     peer_keys: HashMap<u64, PeerKey>,
     /// Keys of this side that the peer may have stored.
     pub shared_keys: HashSet<u64>,
     pub acks: HashMap<u64, PendingAck>,
-    /// The number of atomics among them, which RMA must not overtake.
+    /// The number of atomics in `acks`, which RMA must not overtake.
     pub atomics: usize,
     pub last_ack: u64,
     pub fetches: Fetches,
@@ -301,7 +307,8 @@ impl LaneQueues {
         }
     }
 
-    /// The place to write a parcel for which the peer has a receive: the buffer `small`, or a send slot with its local key.
+    /// The place to write a parcel: the buffer `small`, or a send slot with its local key. `None`: the peer has no
+    /// receive for the parcel, or no slot is free.
     pub fn room(&mut self, class: Class, small: Option<&mut [u64; INLINE_WORDS]>) -> Option<(usize, u32)> {
         if !self.credit.may_send(class) {
             return None;
@@ -312,7 +319,7 @@ impl LaneQueues {
         let kept = if class == Class::Caller { OWN_SENDS } else { 0 };
         let have = self.sends.at.len();
         if self.free.len() <= kept && have < SENDS {
-            // Without memory for more slots, the existing ones have to do.
+            // Without memory for more slots, the lane goes on with the existing ones.
             _ = self.more_sends(have).inspect_err(|e| crate::log!(Debug, "places of parcels: {e}"));
         }
         if self.free.len() <= kept {

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The state of an endpoint, and how its operations end: well, badly, or flushed by the end of the connection.
 //!
-//! `State` is one struct under the lock of `shared.rs`. Its parts are the files of this room: `conn.rs` (the connection and an attempt
-//! to make one), `staging.rs` (operations that wait behind a staged transfer), `lane.rs` (queues of a lane), `rails.rs` with `rail.rs`,
-//! `rail_port.rs`, `rail_keys.rs`, `stripe.rs` and `part_requests.rs` (several ports), and `faults.rs` (fault injection). The
-//! parts know neither `State` nor each other's users; the rooms `ops`, `rail`, `lane` and `connect` add the methods of `State`.
+//! `State` is one struct under the lock of `shared.rs`. The other files of this folder define its parts: `conn.rs` (the
+//! connection and an attempt to make one), `staging.rs` (operations that wait behind a staged transfer), `lane.rs` (the
+//! queues of a lane), `rails.rs` with `rail.rs`, `rail_port.rs`, `rail_keys.rs`, `stripe.rs` and `part_requests.rs`
+//! (several ports), and `faults.rs` (fault injection). The parts do not know `State`. The folders `ops`, `rail`, `lane`
+//! and `connect` add the methods of `State`.
 
 pub(in crate::prov::verbs) mod conn;
 pub(in crate::prov::verbs) mod faults;
@@ -59,8 +60,9 @@ pub struct State {
     pub options: Options,
     pub retry_policy: RetryPolicy,
     pub stats: Stats,
-    /// The caller's handle and context, for events.
+    /// The caller's handle, by which events name the endpoint.
     pub object: usize,
+    /// The caller's context, which events contain.
     pub context: usize,
     pub qp: Option<Qp>,
     /// The addresses of the endpoint's completion queues, by which asynchronous events name them.
@@ -71,12 +73,15 @@ pub struct State {
     pub rx_tag: Tag,
     /// Operations posted since the last one that asks for a completion of the device.
     pub unsignalled: u32,
-    /// Counters have to move with every operation, so every operation asks for a completion.
+    /// Every operation asks for a completion, because counters have to move with every operation, or because
+    /// completions may overtake each other (`unordered`).
     pub signal_all: bool,
     /// Flags of operations that are posted without flags.
     pub op_flags: u64,
     /// Completions of the device may overtake each other (over iWARP, a write may complete before an earlier read).
     pub unordered: bool,
+    /// The provider posts the receives for writes with data, because the endpoint was opened without `GDRFAB_MSG` and
+    /// `GDRFAB_RECV`.
     pub own_receives: bool,
     /// Work requests that wait for the last one of their batch (`GDRFAB_MORE`).
     pub batch: Box<Batch>,
@@ -84,28 +89,30 @@ pub struct State {
     pub fast: Template,
     /// The earliest deadline of anything posted; 0: none.
     pub earliest: u64,
-    /// The time at which an expired deadline was found.
+    /// The time at which an expired deadline was found; 0: none.
     pub expired_at: u64,
     /// The first reason for which the connection ends or has ended.
     pub end_reason: Option<Error>,
     /// The device's report about the queue pair, until a failed operation gives a better reason.
     pub device_fault: Option<Error>,
-    /// The peer ends the connection for this reason; until the time given, operations in flight may still be answered.
+    /// The reason for which the peer ends the connection, and the time until which operations in flight may still be
+    /// answered.
     pub peer_end: Option<(Error, u64)>,
-    /// When draining is given up and the queue pair is destroyed.
+    /// The time at which draining is given up and the queue pair is destroyed.
     pub drain_deadline: u64,
-    /// This side wanted the end, or was never connected: no event reports it.
+    /// This side wanted the end or was never connected, so no event reports the end.
     pub silent: bool,
     pub link: Link,
     pub service: Option<Service>,
     pub staging: StagingQueue,
-    /// Writes with data that were posted, and that arrived.
+    /// Writes with data that were posted.
     pub data_sent: u64,
+    /// Writes with data that have arrived.
     pub data_seen: u64,
     pub faults: Option<Faults>,
     /// Present if the connection has further rails.
     pub rails: Option<Box<Rails>>,
-    /// The queues of a lane. After the queue pair, which is dropped first.
+    /// The queues of a lane. Declared after `qp`, so that the queue pair is dropped before the buffers that it uses.
     pub lane: Option<Box<LaneQueues>>,
     /// The longest message of the device, in bytes.
     pub longest: u32,
@@ -156,7 +163,7 @@ impl State {
         }
     }
 
-    /// The device has completed an operation, and so all operations before it.
+    /// Handles the completion of an operation. Except over iWARP, all operations before it have completed with it.
     #[inline]
     pub fn tx_completed(&mut self, wc: &ibv_wc, seq: u32) {
         let failed = wc.status != ibv_wc_status::IBV_WC_SUCCESS;
@@ -180,7 +187,8 @@ impl State {
         }
     }
 
-    /// Over iWARP every operation has a completion of its own; entries still keep the order of posting.
+    /// Over iWARP every operation has a completion of its own, and completions may overtake each other. Entries still
+    /// keep the order of posting.
     fn tx_completed_unordered(&mut self, wc: &ibv_wc, seq: u32, failed: bool) {
         let Some(end) = self.tx.get_mut(seq).map(|op| op.end) else { return };
         let fate = failed.then(|| Box::new(self.failure_of(wc, operation(end.kind), false, end.deadline)));
@@ -267,7 +275,7 @@ impl State {
         self.bind.fail(&op.end, first);
     }
 
-    /// The reason for a failed work request. The first failure of all ends the connection.
+    /// The reason for a failed work request. The first failure ends the connection.
     #[cold]
     pub(in crate::prov::verbs) fn failure_of(&mut self, wc: &ibv_wc, operation: &'static str, receive: bool, deadline: u64) -> Error {
         if wc.status == ibv_wc_status::IBV_WC_WR_FLUSH_ERR {
@@ -306,8 +314,9 @@ impl State {
         self.bind.spoiled(None, entry, error.into());
     }
 
-    /// Begins to end the connection for this reason, unless it is ending already: the device has to return all requests. `silent`: this
-    /// side wanted the end, so no event reports it.
+    /// Begins to end the connection with this reason, unless the end has begun already: the queue pair goes to the
+    /// error state, and the device has to return all requests. `silent`: this side wanted the end, so no event reports
+    /// the end.
     #[cold]
     pub fn begin_teardown(&mut self, why: Error, silent: bool) {
         if matches!(self.phase, Phase::Draining | Phase::Down(_)) {
@@ -335,8 +344,8 @@ impl State {
         }
     }
 
-    /// The peer ends the connection. Its goodbye travels apart from its answers and may overtake a refusal, so operations in flight get a
-    /// moment for their answers.
+    /// The peer ends the connection. Its goodbye travels apart from its answers and may overtake a refusal, so
+    /// operations in flight may still be answered for `ANSWER_NS`.
     #[cold]
     pub fn peer_closed(&mut self, why: Error) {
         if !matches!(self.phase, Phase::Connected) || self.tx.is_empty() {
@@ -348,20 +357,20 @@ impl State {
         }
     }
 
-    /// Ends a connection that the peer has ended, once nothing is in flight or the moment has passed.
+    /// Ends a connection that the peer has ended, once nothing is in flight or `ANSWER_NS` has passed.
     pub fn follow_peer(&mut self) {
         if let Some((why, _)) = self.peer_end.take_if(|(_, until)| self.tx.is_empty() || time::now_ns() >= *until) {
             self.begin_teardown(why, false);
         }
     }
 
-    /// Ends the connection for good once the device has returned everything. If it does not in time, the queue pair is destroyed, which
-    /// ends the device's access to the buffers as well.
+    /// Ends the connection for good once the device has returned everything. If the device does not return everything
+    /// in time, the queue pair is destroyed, which ends the device's access to the buffers as well.
     pub fn finish_if_drained(&mut self) {
         if !matches!(self.phase, Phase::Draining) {
             return;
         }
-        // The caller gets the parcels that have arrived first.
+        // The caller first gets the parcels that have arrived.
         if self.has_parcels() && !self.silent {
             return;
         }
@@ -386,7 +395,7 @@ impl State {
         self.flush_lane();
         let why = self.end_reason.clone().unwrap_or(Error::fixed(errno::ECONNRESET, "the connection ended"));
         self.phase = Phase::Down(why);
-        // The user of a lane gets no error entry from which it would learn that its peer broke the protocol; an event tells it.
+        // A peer that broke the protocol shows in no error entry of a lane, so an event tells the user of the lane.
         let broken = |why: &Error| self.lane.is_some() && (why.code == Code::PeerBroke || why.errno == errno::ENORX);
         let fault = self.device_fault.take().or_else(|| self.end_reason.clone().filter(broken));
         if !self.silent {
@@ -456,10 +465,10 @@ impl State {
 
     pub fn check_connected(&self) -> Result<&Qp> {
         match (&self.phase, &self.qp) {
-            // An answer may still come for operations under way, but not for new ones.
+            // After the peer's goodbye, operations under way may still be answered, but new ones would not be.
             (Phase::Connected, Some(qp)) if self.peer_end.is_none() => Ok(qp),
-            // The caller may answer a message that has arrived: the queue pair could send before it arrived, although the connection
-            // manager has not yet confirmed that the peer knows about the connection.
+            // The caller may answer a message that has arrived. The queue pair was able to send before the message
+            // arrived, although the connection manager has not yet confirmed that the peer knows about the connection.
             (Phase::Connecting(_), Some(qp)) if self.stats.recvs > 0 => Ok(qp),
             _ => Err(self.not_connected()),
         }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The work requests by which a rail carries a part of a striped operation. They are one chain, posted by one ring of the doorbell, and
-//! only the last one asks for a completion.
+//! The work requests by which a rail carries a part of a striped operation. The work requests form one chain, which is
+//! posted with one ring of the doorbell. Only the last request asks for a completion.
 
 use super::stripe::Stripe;
 use crate::error::errno;
@@ -18,7 +18,7 @@ pub struct PartRequests {
 }
 
 impl PartRequests {
-    /// `number`: the rail; `wr_id`: gives the number of each work request.
+    /// `number`: the rail; `wr_id`: gives the number of a work request from its index in the part.
     pub fn of(stripe: &Stripe, part: u16, number: usize, wr_id: impl Fn(u32) -> u64) -> PartRequests {
         let mut all = PartRequests { wrs: Vec::with_capacity(1), pieces: Vec::with_capacity(2) };
         let opcode = if stripe.dir == Dir::Read { ibv_wr_opcode::IBV_WR_RDMA_READ } else { ibv_wr_opcode::IBV_WR_RDMA_WRITE };
@@ -37,7 +37,8 @@ impl PartRequests {
         all
     }
 
-    /// Posts the chain. An error is an errno; the device has taken none of the requests then.
+    /// Posts the chain. The error is an errno. With EIO the device may have taken some of the requests, with any other
+    /// error none.
     pub fn post(&mut self, qp: &Qp) -> std::result::Result<(), i32> {
         let (n, first, mut piece) = (self.wrs.len(), self.wrs.as_mut_ptr(), self.pieces.as_mut_ptr());
         for i in 0..n {
@@ -56,7 +57,7 @@ impl PartRequests {
         match unsafe { qp.post_send(first) } {
             Ok(()) => Ok(()),
             Err((bad, err)) if bad == first => Err(err),
-            // The device has taken half of the part, though it had room for all of it.
+            // The device has taken some requests of the part only, though it had room for all.
             Err(_) => Err(errno::EIO),
         }
     }

@@ -1,14 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A further rail of a connection: a queue pair on another port. It carries parts of long reads and writes, and a few messages while the
-//! first rail is lost. It comes and goes while the connection stays.
+//! A further rail of a connection: a queue pair on another port. A further rail carries parts of long reads and writes,
+//! and a few messages while the first rail is lost. A further rail can be lost and made again while the connection
+//! stays.
 //!
-//! Each side makes its queue pair and tells the peer about it (RAIL_OFFER). A side that knows both connects its own and tells the peer
-//! (RAIL_READY). A write of no bytes then probes the rail. A thread does the connecting, because the kernel resolves the peer's address
-//! meanwhile.
+//! Each side makes its queue pair and tells the peer about it (RAIL_OFFER). A side that knows both queue pairs connects
+//! its own and tells the peer (RAIL_READY). A write of no bytes then probes the rail. A thread connects the queue pair,
+//! because the kernel resolves the peer's address during that call, which can take long.
 //!
-//! A side that loses a rail destroys its queue pair at once and tells the peer (RAIL_GONE). The parts that the rail had not finished go
-//! over other rails only after the peer has sent the same message: then no late packet of the old queue pair reaches memory any more.
-//! Each queue pair of a rail has a generation number, by which the messages name it.
+//! A side that loses a rail destroys its queue pair at once and tells the peer (RAIL_GONE). The parts that the rail had
+//! not finished go over other rails only after the peer has sent RAIL_GONE as well: from then on no late packet of the
+//! old queue pair reaches memory. Each queue pair of a rail has a generation number, by which the messages name the
+//! queue pair.
 
 use super::rail_port::RailPort;
 use crate::error::Result;
@@ -21,21 +23,23 @@ use std::sync::Arc;
 
 /// Work requests that the device can hold for a rail.
 pub const DEPTH: usize = 256;
-/// A rail with this many bytes in flight gets no more.
+/// Most bytes in flight on a rail, unless they are a single part.
 pub const WINDOW: usize = 8 << 20;
-/// The value of `due()` for a rail that is being connected: at the next occasion.
+/// The value of `due()` for a rail that is being connected: a time in the past, so each turn looks at the rail.
 pub const SOON: u64 = 1;
-/// Delay before the next attempt: after the first failure, and at most.
+/// Delay before the next attempt after the first failure. Each further failure multiplies the delay by 4.
 const SOON_NS: u64 = 10_000_000;
+/// Longest delay before the next attempt.
 const LATE_NS: u64 = 5_000_000_000;
-/// Losses that a rail may recover from without a delay, and the time that earns it one more. A rail that keeps coming and going does so
-/// three times a second at most.
+/// Number of times that a rail may come up and have its delay reset to `SOON_NS`. Each second (`SECOND_NS`) earns one
+/// more, up to this number. A rail that keeps coming and going does so three times a second at most once the allowance
+/// is used up.
 const QUICK: u32 = 128;
 const SECOND_NS: u64 = 1_000_000_000;
 /// The shortest time over which a speed is measured.
 const MEASURE_NS: u64 = 20_000;
 
-/// The peer's end of a rail.
+/// The peer's queue pair of a rail, as RAIL_OFFER describes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RailOffer {
     pub generation: u32,
@@ -74,13 +78,13 @@ pub enum RailStage {
     },
 }
 
-/// A queue pair that a thread connects; and the result, once there is one.
+/// A queue pair that a thread connects, with the result once the thread has finished.
 pub type ConnectingQp = Arc<Mutex<Option<(Qp, Result<()>)>>>;
 
-/// A part that the device holds.
+/// Work requests of a rail that the device holds: a part, the probe, or a message.
 pub struct InFlightPart {
     pub seq: u32,
-    /// The striped operation; 0: none, this is the probe or a message.
+    /// The number of the striped operation; 0: none, because this is the probe or a message.
     pub stripe: u64,
     pub part: u16,
     pub len: usize,
@@ -89,11 +93,13 @@ pub struct InFlightPart {
 
 /// The speed of a rail, measured while it has something in flight.
 pub struct SpeedEstimate {
-    /// Bytes per microsecond as measured; and as the port reports.
+    /// Bytes per microsecond, as measured.
     pub speed: f64,
+    /// Bytes per microsecond, as the port reports.
     nominal: f64,
     /// Bytes in flight.
     pub in_flight: usize,
+    /// The beginning of the measurement, and the bytes that have ended since then.
     since: u64,
     done: usize,
 }
@@ -104,8 +110,8 @@ impl SpeedEstimate {
         SpeedEstimate { speed: nominal, nominal, in_flight: 0, since: 0, done: 0 }
     }
 
-    /// An idle rail that was measured as slow may be faster by now, and is measured only if it gets a part: its estimate slowly returns
-    /// to the nominal speed.
+    /// Moves the estimate of an idle rail slowly towards the nominal speed. A rail that was measured as slow may be
+    /// faster by now, but only a rail that gets a part is measured.
     pub fn drift_up(&mut self) {
         if self.in_flight == 0 && self.speed < self.nominal {
             self.speed += (self.nominal - self.speed) / 256.0;
@@ -140,12 +146,13 @@ impl SpeedEstimate {
     }
 }
 
-/// The time that a rail stays down: longer after each failed attempt. A rail that keeps coming and going is slowed down too, because the
-/// peer can cause it and each loss is reported to the caller.
+/// The time that a rail stays down, longer after each failed attempt. A rail that keeps coming and going is slowed down
+/// too, because the peer can cause the losses and each loss is reported to the caller.
 struct Backoff {
     attempts: u32,
-    /// Losses that may be recovered from without a delay, and when the last one was earned.
+    /// Number of times left that the rail may come up and have its delay reset.
     quick: u32,
+    /// When `quick` last grew.
     since: u64,
 }
 
@@ -174,7 +181,7 @@ impl Backoff {
 pub struct Rail {
     pub port: Arc<RailPort>,
     pub tag: Tag,
-    /// Before the fields that it reaches: it is dropped first.
+    /// Declared before the fields that the queue pair uses, so that the queue pair is dropped first.
     pub qp: Option<Qp>,
     /// The queue pair while a thread connects it; `qp` is `None` then.
     pub joining: Option<ConnectingQp>,
@@ -184,12 +191,14 @@ pub struct Rail {
     /// The generation of the current queue pair, or of the last one.
     pub generation: u32,
     pub peer: Option<RailOffer>,
-    /// The peer's queue pair is connected to this generation.
+    /// The peer has connected its queue pair to this generation (RAIL_READY).
     pub peer_ready: bool,
     pub in_flight: VecDeque<InFlightPart>,
+    /// The number of the next work requests (the lower bits of `seq()`).
     next: u32,
+    /// Work requests in flight.
     pub requests: usize,
-    /// Parts that go over other rails once the peer's queue pair is gone: operation and part.
+    /// Parts that go over other rails once the peer's queue pair is gone, as pairs of operation and part.
     pub lost: Vec<(u64, u16)>,
     pub speed: SpeedEstimate,
     /// Bytes written, and bytes read.
@@ -198,8 +207,10 @@ pub struct Rail {
     /// The rail was up at some time before.
     pub was_up: bool,
     pauses: Backoff,
-    /// Fault injection: the rail is lost after this many parts (the first rail: work requests); 0: never. And the parts begun so far.
+    /// Fault injection: the rail is lost after this many parts (the first rail: after this many work requests); 0:
+    /// never.
     pub fault_every: u64,
+    /// Parts begun so far.
     pub parts_begun: u64,
 }
 
@@ -239,7 +250,7 @@ impl Rail {
         self.qp.is_some() || self.joining.is_some()
     }
 
-    /// When the rail is to be advanced; 0: at no set time.
+    /// The time at which the rail is to be advanced; 0: no time is set.
     pub fn due(&self) -> u64 {
         match self.stage {
             RailStage::Down { again } => again,
@@ -289,12 +300,13 @@ impl Rail {
         self.pauses.came_up(now);
     }
 
-    /// Destroys the queue pair; the device lets go of everything. Unfinished parts are remembered for other rails.
+    /// Destroys the queue pair, which ends the device's access to all buffers. Unfinished parts are remembered for
+    /// other rails.
     #[cold]
     #[inline(never)]
     pub fn destroy(&mut self) {
-        // A queue pair that a thread still connects is dropped by the thread. It has carried nothing, since the peer was not sent
-        // RAIL_READY.
+        // If a thread still connects the queue pair, that thread drops it. That queue pair has carried nothing, since
+        // the peer was not sent RAIL_READY.
         (self.qp, self.joining) = (None, None);
         self.peer_ready = false;
         self.lost.extend(self.in_flight.drain(..).filter(|f| f.stripe != 0).map(|f| (f.stripe, f.part)));

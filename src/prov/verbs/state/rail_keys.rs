@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The keys of regions on all rails, as the two sides exchange them: keys of the peer's regions that this side has asked for, and keys of
-//! this side's regions that the peer may have stored. Both tables are bounded: the peer is asked about the same key only once in a while,
-//! and a peer that keeps keys of closed regions breaks the protocol.
+//! The keys of regions on all rails, as the two sides exchange them: keys of the peer's regions that this side has
+//! asked for, and keys of this side's regions that the peer may have stored. Both tables are bounded. The peer is asked
+//! about the same key only once in a while. A peer that keeps too many keys of closed regions breaks the protocol.
 
 use crate::error::{Code, Error, Result, errno};
 use crate::prov::verbs::device::rail_names::RAILS_MAX;
@@ -10,12 +10,12 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Upper bound of keys of the other side that each side stores.
+/// Most keys of the other side that each side stores.
 const MAX_PEER_KEYS: usize = 4096;
-/// Upper bound of revoked keys kept per peer. A peer that makes no progress can hold one full table of current keys and one of older
-/// ones.
+/// Most revoked keys per peer. A peer that makes no progress can hold one full table of current keys and one of older
+/// keys.
 const MAX_REVOKED: usize = 2 * MAX_PEER_KEYS;
-/// After this many operations on a key without further rails, or without an answer, the peer is asked again.
+/// After this many operations on a key that has no further rails, or has no answer yet, the peer is asked again.
 const ASK_AGAIN_AFTER: u32 = 64;
 
 /// Knowledge about a key of the peer.
@@ -28,16 +28,18 @@ enum PeerKeys {
 }
 
 pub struct RailKeys {
+    /// The peer's keys, by the key on the first rail.
     told: HashMap<u32, PeerKeys>,
     /// Keys of this side that the peer may have stored (the last ones that it asked for), with their position in `order`.
     shown: HashMap<u32, (u64, Arc<Keys>)>,
+    /// The keys of `shown` by position, the oldest first.
     order: BTreeMap<u64, u32>,
     last: u64,
-    /// Keys of closed regions that the peer has not confirmed to have forgotten, by the first rail's key; and the same keys by rail. No
-    /// new region gets one of these until the peer confirms.
+    /// Keys of closed regions that the peer has not confirmed to have forgotten, by the key on the first rail.
     gone: HashMap<u32, Arc<Keys>>,
+    /// The same keys, each with the number of its rail. No new region gets one of them until the peer confirms.
     names: HashSet<(usize, u32)>,
-    /// The number of such keys in the whole domain.
+    /// The number of keys in `gone`, for all connections of the domain.
     stale: Arc<AtomicUsize>,
 }
 
@@ -48,7 +50,7 @@ impl RailKeys {
         RailKeys { told, shown, order, last: 0, gone, names, stale }
     }
 
-    /// The keys on all rails that belong to this key of the first rail, if known. True: the peer is to be asked.
+    /// The keys on all rails that belong to this key of the first rail, if known. True: the caller has to ask the peer.
     pub fn lookup(&mut self, rkey: u32) -> (Option<Arc<Keys>>, bool) {
         match self.told.get_mut(&rkey) {
             Some(PeerKeys::Keys(keys)) => return (Some(keys.clone()), false),
@@ -77,7 +79,7 @@ impl RailKeys {
         self.told.remove(&rkey);
     }
 
-    /// The peer has asked for these keys.
+    /// Records that the peer has asked for these keys.
     pub fn record_shown(&mut self, keys: &Arc<Keys>) {
         self.last += 1;
         if let Some((before, _)) = self.shown.insert(keys.rkeys[0], (self.last, keys.clone())) {
@@ -91,7 +93,8 @@ impl RailKeys {
         }
     }
 
-    /// Revokes the keys of a region that is being closed; returns whether the peer has to be told. An error: the peer confirms none.
+    /// Revokes the keys of a region that is being closed; returns whether the peer has to be told. An error: the peer
+    /// confirms too few of the revoked keys.
     pub fn revoke(&mut self, keys: &Arc<Keys>) -> Result<bool> {
         let Some((place, _)) = self.shown.remove(&keys.rkeys[0]) else { return Ok(false) };
         self.order.remove(&place);

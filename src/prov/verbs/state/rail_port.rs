@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The port of a rail: one of the ports that `GDRFAB_VERBS_RAILS` names, opened for a domain, with a protection domain of its own. The
-//! first port of a domain is the domain's own. The others follow in the order of the list, or by distance, and are connected to the
-//! peer's port with the same number.
+//! The port of a rail: one of the ports that `GDRFAB_VERBS_RAILS` names, opened for a domain, with a protection domain
+//! of its own. The first rail uses the port of the domain itself. The other ports follow in the order of the list, or
+//! the nearest first if the list is `all`. Each is connected to the peer's port with the same number.
 
 use crate::config;
 use crate::error::{Error, Result};
@@ -49,7 +49,8 @@ impl RailPort {
         }))
     }
 
-    /// The rails of a domain with this port; empty if the list does not name the port, or names no other.
+    /// The ports of the rails of a domain on the port `own`. Empty if the list does not name this port or names no
+    /// other port, and over iWARP.
     pub fn all(own: DevicePort, pd: &Arc<Pd>) -> Result<Vec<Arc<RailPort>>> {
         let rails = &config::get().verbs.rails;
         if rail_names::all() && own.gid.kind != GidKind::Iwarp {

@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The rails of a connection. The first rail is the endpoint's own queue pair: it carries messages and all short operations. Further
-//! rails carry parts of long reads and writes. This file also holds the striped operations in flight, and the state of a failover
-//! (`rail/failover.rs` says how it goes).
+//! The rails of a connection. The first rail is the endpoint's own queue pair: it carries messages and all short
+//! operations. Further rails carry parts of long reads and writes. This file also holds the striped operations in
+//! flight, and the state of a failover (`rail/failover.rs`).
 //!
-//! A part is given to the rail that will finish it first by its measured speed, so each rail's share follows its speed. The peer's keys
-//! on the other rails are requested when an operation first names a key; that operation does not wait for the answer. Apart from the loss
-//! of a rail, nothing here needs the peer's CPU.
+//! Each part goes to the rail that will finish the part first by its measured speed, so each rail's share follows its
+//! speed. The peer's keys on the other rails are requested when an operation first names a key; that operation does not
+//! wait for the answer and goes over the first rail alone. Apart from the loss of a rail, no operation waits for the
+//! peer's CPU.
 //!
-//! A side that closes a region tells the peers that have its keys. Until they have confirmed it, no other region gets one of these keys,
-//! so an outdated key is refused and never names other memory.
+//! A side that closes a region tells the peers that have its keys. Until these peers have confirmed the message, no
+//! other region gets one of these keys, so an outdated key is refused and never names other memory.
 
 use super::rail::{Rail, RailStage, SpeedEstimate, WINDOW};
 use super::rail_keys::RailKeys;
@@ -26,51 +27,56 @@ use std::sync::atomic::AtomicUsize;
 /// The state of a failover: the first rail is lost.
 pub struct Outage {
     pub why: Error,
-    /// The connection ends if the rail is not back by then; 0: no limit.
+    /// The time at which the connection ends if the rail is not back; 0: no limit.
     pub until: u64,
-    /// When the further rails ask next whether the peer exists, if nothing else is in flight.
+    /// The time at which the further rails next ask whether the peer still exists, unless something else is in flight.
     pub alive_check_at: u64,
-    /// The number after the last operation that the device was given; and how many of all operations so far use a receive of the peer.
+    /// The number after the last operation that the device was given.
     pub end: u32,
+    /// The number of operations up to `end`, since the beginning of the connection, that use a receive of the peer.
     pub messages_given: u32,
-    /// A failed completion has told which operations had ended before it; and the last completion of the stopped queue pair has come.
+    /// The first failed completion has come, so all operations before it have ended.
     pub first_failure_seen: bool,
+    /// The last completion of the stopped queue pair has come.
     pub tx_drained: bool,
-    /// The number after the last receive that the device returned, and after the last one that it was given.
+    /// The number after the last receive that the device has returned.
     pub rx_returned: u32,
+    /// The number after the last receive that the device was given.
     pub rx_given: u32,
     /// The messages about this loss, which are repeated over each rail that comes up.
     pub announced: Vec<Message>,
-    /// The number of receives of the connection, and of the service queue pair, that the peer has used; and the number of its service
-    /// queue pair.
+    /// The numbers of receives that the peer has used, from FIRST_LOST: of the connection, and of the service queue
+    /// pair.
     pub peer: Option<[u32; 2]>,
+    /// The number of the peer's service queue pair, from RAIL_OFFER.
     pub service: u32,
-    /// The oldest receive, and the service messages received, when this side became ready. A change of either shows that the peer is
-    /// ready too.
+    /// The oldest receive, and the number of service messages received, when this side became ready. If either number
+    /// changes, the peer is ready too.
     pub baseline: (u32, u32),
 }
 
-/// The oldest operation and receive when the first rail came back last, and the time limit of that loss. If the rail is lost again before
-/// either has moved, it counts as the same loss: a rail that comes back and carries nothing does not extend the limit.
+/// The oldest operation and receive when the first rail last came back, and the time limit of the loss before. If the
+/// rail is lost again before either number has moved, the new loss counts as the same loss: a rail that comes back and
+/// carries nothing does not extend the limit.
 #[derive(Default)]
 pub struct RecoveryLimit(Option<([u32; 2], u64)>);
 
 impl RecoveryLimit {
-    /// The rail is back; `waiting`: operations are posted again.
+    /// The rail is back. `waiting`: operations are posted again. `first`: the oldest operation and receive.
     pub fn record_return(&mut self, waiting: bool, first: [u32; 2], until: u64) {
         self.0 = waiting.then_some((first, until));
     }
 
-    /// The time limit of a loss that begins now; `patience`: the limit of a new one.
+    /// The time limit of a loss that begins now. `patience`: the limit if it counts as a new loss.
     pub fn until(&mut self, first: [u32; 2], patience: u64) -> u64 {
         self.0.take().filter(|(began, _)| *began == first).map_or(patience, |(_, until)| until)
     }
 }
 
-/// An operation is striped if that saves this many microseconds, which is about the cost of striping.
+/// An operation is striped if striping saves at least this many microseconds, which is about the cost of striping.
 const MIN_SAVING_US: f64 = 8.0;
-/// Operations below `MIN_STRIPED` bytes are never striped. Operations of `ALWAYS_STRIPED` bytes or more always are, so that the measured
-/// speed of a rail that was slow once is refreshed.
+/// Operations below `MIN_STRIPED` bytes are never striped. Operations of `ALWAYS_STRIPED` bytes or more always are, so
+/// that a rail that was slow once is measured again.
 const MIN_STRIPED: usize = 128 << 10;
 const ALWAYS_STRIPED: usize = 2 << 20;
 
@@ -79,9 +85,9 @@ pub struct Rails {
     pub first: Rail,
     pub outage: Option<Box<Outage>>,
     pub tried: RecoveryLimit,
-    /// Losses of the first rail so far. And the operation that the first rail last reported as wrong (`Some(None)`: one of the service
-    /// queue pair).
+    /// Losses of the first rail so far.
     pub epoch: u32,
+    /// The operation that the first rail last reported as faulty. `Some(None)`: a request of the service queue pair.
     pub blamed: Option<Option<u32>>,
     /// The sizes of the first rail's queue pair.
     pub asked: Capacity,
@@ -90,10 +96,12 @@ pub struct Rails {
     pub rail_keys: RailKeys,
     /// Striped operations in flight, in the order of posting.
     pub active: VecDeque<Stripe>,
+    /// The number of the last striped operation.
     last: u64,
     /// Operations of this many bytes and more are striped.
     pub min_striped: usize,
-    /// The number of the last striped lane operation that has ended and whose job has not noticed it.
+    /// The number of the striped operation that was the last to end for a lane's job. The job finds its own number here
+    /// and goes on.
     pub ended_job: u64,
     /// The order that the endpoint promises (`msg_order`).
     pub order: u64,
@@ -101,6 +109,7 @@ pub struct Rails {
     pub pieces: u32,
 }
 
+/// The IP address of a port: `ip` if it is known, else the address in the GID.
 fn address(gid: &[u8; 16], ip: Option<IpAddr>) -> IpAddr {
     let v6 = Ipv6Addr::from(*gid);
     ip.or(v6.to_ipv4_mapped().map(IpAddr::V4)).unwrap_or(IpAddr::V6(v6))
@@ -128,7 +137,7 @@ impl Rails {
         }
     }
 
-    /// Some further rail can carry messages.
+    /// True if some further rail can carry messages.
     pub fn can_send_messages(&self) -> bool {
         self.further.iter().any(Rail::can_send_messages)
     }
@@ -138,11 +147,12 @@ impl Rails {
         self.outage.is_some()
     }
 
+    /// The further rail of this number, which counts from 1.
     pub fn rail(&mut self, number: usize) -> Option<&mut Rail> {
         self.further.get_mut(number.checked_sub(1)?)
     }
 
-    /// A bit for each rail that is up.
+    /// A bit for each rail that is up. The bit of the first rail is always set.
     pub fn up(&self) -> u8 {
         self.further.iter().enumerate().filter(|(_, r)| r.is_up()).fold(1, |mask, (i, _)| mask | 2 << i)
     }
@@ -155,7 +165,8 @@ impl Rails {
         self.min_striped = if all > 0.0 { ((MIN_SAVING_US / saved) as usize).clamp(MIN_STRIPED, ALWAYS_STRIPED) } else { usize::MAX };
     }
 
-    /// The rail that will finish `len` more bytes first; `None`: that rail has no room now.
+    /// The rail in `mask` that will finish `len` more bytes first. `None`: that rail has no room now. `has_room`: the
+    /// queue of the first rail has room.
     pub fn fastest(&mut self, mask: u8, len: usize, requests: usize, has_room: bool) -> Option<usize> {
         let fits = |pace: &SpeedEstimate| pace.in_flight == 0 || pace.in_flight + len <= WINDOW;
         let mut best = match self.is_failing_over() {
@@ -172,6 +183,7 @@ impl Rails {
         Some(best.1).filter(|_| best.2)
     }
 
+    /// Gives the next number to a striped operation.
     pub fn number(&mut self, mut stripe: Stripe) -> Stripe {
         self.last += 1;
         stripe.id = self.last;
@@ -227,14 +239,14 @@ impl Rails {
         text
     }
 
-    /// When one of the first `count` rails is to be advanced; 0: at no set time.
+    /// The time at which one of the first `count` rails is to be advanced; 0: no time is set.
     pub fn due(&self, count: u8) -> u64 {
         let all = self.further.iter().take(usize::from(count).saturating_sub(1)).map(Rail::due);
         let first = self.outage.iter().flat_map(|outage| [outage.until, outage.alive_check_at, self.first.due()]);
         all.chain(first).filter(|due| *due != 0).min().unwrap_or(0)
     }
 
-    /// Destroys the queue pairs of all further rails: the connection ends.
+    /// Destroys the queue pairs of all further rails, and a replacement of the first rail, because the connection ends.
     pub fn end(&mut self) {
         for rail in self.further.iter_mut().chain([&mut self.first]) {
             rail.destroy();

@@ -39,12 +39,14 @@ pub struct StagedTransfer {
     pub bounce: Option<Box<Bounce>>,
     pub data: Option<u32>,
     pub end: Ending,
-    /// Bytes begun; requests without an answer (`open`); and whether any request was sent.
+    /// Bytes for which a request was sent.
     pub(in crate::prov::verbs) begun: usize,
+    /// Requests without an answer.
     pub(in crate::prov::verbs) open: usize,
+    /// A request was sent.
     pub(in crate::prov::verbs) asked: bool,
     pub(in crate::prov::verbs) failed: Option<Error>,
-    /// Fault injection: not before this time; 0: no delay.
+    /// Fault injection: the transfer does not start before this time; 0: no delay.
     pub held_until: u64,
 }
 
@@ -64,9 +66,11 @@ pub enum WaitingOp {
 pub struct StagingQueue {
     pub jobs: VecDeque<WaitingOp>,
     pub(in crate::prov::verbs) remote_slots: Option<RemoteSlots>,
+    /// The peer was asked for its slots.
     pub(in crate::prov::verbs) asked: bool,
+    /// For each slot of the peer: the part of a transfer that occupies the slot.
     pub(in crate::prov::verbs) busy: [Option<Chunk>; SLOTS],
-    /// Announced by the peer for its staged writes with data: the number of the arrival, and the bytes.
+    /// The peer's announcements of its staged writes with data: the number of the write with data, and its bytes.
     pub(in crate::prov::verbs) staged_arrivals: VecDeque<(u64, usize)>,
 }
 
@@ -99,7 +103,7 @@ impl StagedTransfer {
         StagedTransfer { dir, key, addr, pieces, count, bounce, data, end, begun: 0, open: 0, asked: false, failed: None, held_until: 0 }
     }
 
-    /// The local pieces of the range of `len` bytes at `skip`.
+    /// The local pieces of the `len` bytes from byte `skip` on.
     pub(in crate::prov::verbs) fn cut(&self, mut skip: usize, mut len: usize) -> ([ibv_sge; IOV_LIMIT], usize) {
         // SAFETY: integers, for all of which zero is a valid value.
         let mut out: [ibv_sge; IOV_LIMIT] = unsafe { zeroed() };

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A striped operation: a read or write cut into parts that go over several rails. A part is one or several work requests of one rail. It
-//! names memory by its keys on all rails, so it can go again over another rail.
+//! A striped operation: a read or write cut into parts that go over several rails. A part is one or several work
+//! requests of one rail. A part names memory by its keys on all rails, so another rail can carry the part again.
 
 use crate::error::Error;
 use crate::prov::bind::Ending;
@@ -13,12 +13,12 @@ use std::sync::Arc;
 /// Smallest and largest part, in bytes.
 const MIN_PART: usize = 64 << 10;
 const MAX_PART: usize = 1 << 20;
-/// An operation is cut into at least this many parts per rail, if the parts are not too short then.
+/// An operation is cut into at least this many parts per rail, unless the parts would be shorter than `MIN_PART`.
 const PARTS_PER_RAIL: usize = 4;
 /// Most work requests of a part.
 pub const MAX_REQUESTS: usize = 16;
 
-/// A piece of local memory; `of`: index into `local_keys`.
+/// A piece of local memory. `of`: index into `local_keys`.
 #[derive(Clone, Copy)]
 pub struct LocalPiece {
     pub addr: u64,
@@ -27,32 +27,34 @@ pub struct LocalPiece {
 }
 
 pub struct Request {
-    /// The peer's address.
+    /// The address at the peer.
     pub addr: u64,
+    /// Index into `remote_keys`.
     pub of: u16,
-    /// The index after its last piece; its first piece follows the last one of the request before.
+    /// The index after the last piece of this request. The first piece follows the last piece of the request before.
     pub pieces: usize,
 }
 
 pub struct Part {
-    /// The index after its last request.
+    /// The index after the last request of this part. The first request follows the last request of the part before.
     pub requests: usize,
     pub len: usize,
-    /// Rails that can carry it, a bit each.
+    /// A bit for each rail that can carry the part.
     pub mask: u8,
     /// In a list: the index of its first run.
     pub run: u16,
+    /// The part has succeeded.
     pub over: bool,
 }
 
-/// Where the end of the operation is reported.
+/// The receiver of the operation's result.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum StripeOrigin {
-    /// To the caller.
+    /// The caller.
     Caller,
-    /// To the caller, and to the lane, whose read of a long message it was.
+    /// The caller; and the lane, because the operation is the lane's read of a long message.
     Fetch,
-    /// To the lane's job, which then goes on.
+    /// The lane's job, which then goes on.
     LaneJob,
 }
 
@@ -65,14 +67,14 @@ pub struct Stripe {
     pub pieces: Vec<LocalPiece>,
     pub requests: Vec<Request>,
     pub parts: Vec<Part>,
-    /// Parts that are not in flight.
+    /// Parts that still have to be posted.
     pub todo: VecDeque<u16>,
     /// Parts that have not ended.
     pub left: usize,
     pub failed: Option<Error>,
     pub end: Ending,
     pub total: usize,
-    /// The device's way to the local memory (`mr::path_of`).
+    /// The path to the local memory (`mr::path_of`).
     pub path_bits: u8,
     /// The operation may overtake others of this kind (a list, whose blocks have no order).
     pub unordered: bool,
@@ -81,11 +83,13 @@ pub struct Stripe {
     pub whose: StripeOrigin,
     /// Fault injection: not before this time; 0: no delay.
     pub held_until: u64,
+    /// Bytes of a part.
     size: usize,
+    /// Most work requests of a part.
     most: usize,
 }
 
-/// The size of a part of an operation of `total` bytes over so many rails.
+/// The bytes of a part, for an operation of `total` bytes over `rails` rails.
 fn size_of_part(total: usize, rails: usize) -> usize {
     (total / (PARTS_PER_RAIL * rails.max(1)))
         .next_multiple_of(MIN_PART)
@@ -94,7 +98,7 @@ fn size_of_part(total: usize, rails: usize) -> usize {
 }
 
 impl Stripe {
-    /// `most`: work requests that a part may have.
+    /// A new operation without bytes. `most`: work requests that a part may have.
     pub fn new(dir: Dir, total: usize, rails: usize, most: usize, end: Ending, how: u8) -> Stripe {
         Stripe {
             id: 0,
@@ -119,7 +123,8 @@ impl Stripe {
         }
     }
 
-    /// Adds bytes that adjoin at the peer, from `addr` on. Each piece names its local keys; `of` is the index of the remote keys.
+    /// Adds bytes that lie together at the peer, from `addr` on. Each piece names its local keys. `of` is the index of
+    /// the remote keys.
     pub fn add(&mut self, mut addr: u64, of: u16, run: u16, local: impl Iterator<Item = LocalPiece>) {
         let mut fresh = true;
         for mut piece in local {
@@ -147,7 +152,7 @@ impl Stripe {
         }
     }
 
-    /// Bytes that the last part still takes; the size of a whole part if the next bytes begin a new one.
+    /// Bytes that the last part still takes; the size of a whole part if the next bytes begin a new part.
     fn room(&self) -> usize {
         let before = self.parts.len().checked_sub(2).map_or(0, |i| self.parts[i].requests);
         match self.parts.last() {
@@ -156,7 +161,7 @@ impl Stripe {
         }
     }
 
-    /// Ends the adding of bytes.
+    /// Ends the adding of bytes: all parts can now be posted.
     pub fn close(&mut self) {
         self.left = self.parts.len();
         self.todo = (0..self.parts.len() as u16).collect();
@@ -184,7 +189,7 @@ impl Stripe {
         }
     }
 
-    /// Records the success of a part; false: it had ended before.
+    /// Records the success of a part. False: the part had succeeded before.
     pub fn end_part(&mut self, part: u16) -> bool {
         let Some(p) = self.parts.get_mut(part as usize).filter(|p| !p.over) else { return false };
         p.over = true;

@@ -13,7 +13,7 @@ use std::mem::zeroed;
 use std::ptr::{NonNull, null_mut};
 use std::sync::Arc;
 
-/// The sizes of a queue pair: first as wanted, then as granted by the device.
+/// The wanted sizes of a queue pair. In [`Qp::capacity`], `inline` is the size that the device has granted.
 #[derive(Clone, Copy, Debug)]
 pub struct Capacity {
     pub tx: u32,
@@ -23,15 +23,16 @@ pub struct Capacity {
     pub inline: u32,
 }
 
-/// The efforts of a connection before it fails an operation. The numbers are the codes of the verbs API.
+/// The retries of a connection before an operation fails. The numbers are the codes of the verbs API.
 #[derive(Clone, Copy, Debug)]
 pub struct RetryPolicy {
-    /// The wait for an acknowledgement, 4.096 us << timeout; then a retry.
+    /// The time to wait for an acknowledgement before a retry: 4.096 us << timeout.
     pub timeout: u8,
     pub retries: u8,
     /// Retries if the peer has posted no receive; 7: unlimited.
     pub rnr_retries: u8,
-    /// The time that a sender has to wait if this side has posted no receive (a code of the verbs API).
+    /// The time that the peer has to wait before it sends again if this side has posted no receive (a code of the verbs
+    /// API).
     pub min_rnr_timer: u8,
 }
 
@@ -56,7 +57,7 @@ pub struct LocalPort {
     pub port: u8,
     pub gid_index: u8,
     pub psn: u32,
-    /// Addresses carry a GID; always true on Ethernet.
+    /// Packets carry a GID; always true on Ethernet.
     pub global: bool,
 }
 
@@ -64,7 +65,7 @@ pub struct Qp {
     raw: NonNull<ibv_qp>,
     pub number: u32,
     pub capacity: Capacity,
-    /// Copies of posted requests, where the connection has further rails.
+    /// Copies of the posted requests; present where the connection has further rails.
     pub retransmit: Option<RetransmitHandle>,
     pd: Arc<Pd>,
 }
@@ -108,7 +109,7 @@ impl Qp {
             pointer(raw, format_args!("creating a queue pair of {} sends and {} receives with {}", asked.tx, asked.rx, pd.context.name))?;
         // SAFETY: a queue pair that was just made.
         let number = unsafe { (*raw.as_ptr()).qp_num };
-        // Devices round up; only the bytes that were asked for are used.
+        // A device may grant more inline bytes than were asked for; the additional ones are not used.
         let inline = attr.cap.max_inline_data.min(asked.inline);
         Ok(Qp { raw, number, capacity: Capacity { inline, ..asked }, retransmit: None, pd: pd.clone() })
     }
@@ -126,7 +127,7 @@ impl Qp {
         )
     }
 
-    /// To RESET: the device forgets all work requests, posted receives too.
+    /// Posts a write of no bytes, of which the retransmit queue stores no copy. Returns 0 or an errno.
     pub fn reset(&self) -> Result<()> {
         // SAFETY: integers, for all of which zero is a valid value.
         let mut attr: ibv_qp_attr = unsafe { zeroed() };
@@ -188,7 +189,7 @@ impl Qp {
         attr.retry_cnt = patience.retries;
         attr.rnr_retry = patience.rnr_retries;
         attr.sq_psn = local.psn;
-        // More reads than the peer serves would be an invalid request.
+        // More reads in flight than the peer serves would be an invalid request.
         attr.max_rd_atomic = context.reads_out().min(remote.reads);
         let mask = ibv_qp_attr_mask::IBV_QP_STATE
             | ibv_qp_attr_mask::IBV_QP_TIMEOUT

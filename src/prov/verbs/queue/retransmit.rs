@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Copies of the work requests that the first rail's queue pair was given and that have not ended. They exist only where a connection has
-//! further rails: if the first rail is lost (`rail/failover.rs`), the copies are posted again on a new queue pair. While the rail is lost
-//! (`suspended`), a posted request is stored and not given to the device, which its poster does not notice.
+//! Copies of the work requests that the first rail's queue pair was given and that have not ended. The copies exist
+//! only where a connection has further rails: if the first rail is lost (`rail/failover.rs`), a new queue pair posts
+//! the copies again. While the rail is lost (`suspended`), a posted request is only stored and the device does not get
+//! it; the code that posts does not notice the difference.
 
 use crate::guard::hold;
 use crate::prov::verbs::sys::abi::*;
@@ -11,7 +12,7 @@ use std::mem::zeroed;
 use std::ptr::{null_mut, read};
 use std::sync::Arc;
 
-/// Shared by the queue pair that posts, and the fast path, which posts without it.
+/// A handle that two owners share: the queue pair, and the fast path, which posts without the queue pair's functions.
 pub type RetransmitHandle = Arc<Mutex<RetransmitQueue>>;
 
 struct Sent {
@@ -19,7 +20,7 @@ struct Sent {
     pieces: Vec<ibv_sge>,
     /// The bytes of a request that carries its data inside (`IBV_SEND_INLINE`).
     bytes: Vec<u8>,
-    /// The number of requests before it that use a receive of the peer.
+    /// The number of earlier requests that use a receive of the peer.
     number: u32,
 }
 
@@ -29,19 +30,23 @@ unsafe impl Send for Sent {}
 
 #[derive(Default)]
 pub struct RetransmitQueue {
-    /// By sequence number modulo ring size, as in the endpoint's rings.
+    /// The copies by sequence number modulo ring size, as in the endpoint's rings.
     sends: Vec<Sent>,
     receives: Vec<Vec<ibv_sge>>,
+    /// The sizes of the two rings, minus 1.
     masks: [u32; 2],
-    /// Operations are stored only. Receives are too, but they go to the device again as soon as a new queue pair is connected.
+    /// Operations are only stored.
     pub suspended: bool,
+    /// Receives are only stored. This flag is cleared before `suspended`: receives go to the device again as soon as a
+    /// new queue pair is connected.
     pub receives_suspended: bool,
-    /// Operations so far that use a receive of the peer.
+    /// Number of operations so far that use a receive of the peer.
     messages: u32,
-    /// Fault injection: the rail is lost after each `fault_every` work requests (0: never); those posted so far; and whether another rail
-    /// is up, so that the connection survives the loss.
+    /// Fault injection: the rail is lost after each `fault_every` work requests; 0: never.
     pub fault_every: u64,
+    /// Work requests posted so far.
     posted: u64,
+    /// Another rail is up, so the connection would survive the loss of the first one.
     pub other_rail_up: bool,
 }
 
@@ -49,14 +54,14 @@ fn takes_receive(opcode: ibv_wr_opcode::Type) -> bool {
     matches!(opcode, ibv_wr_opcode::IBV_WR_SEND | ibv_wr_opcode::IBV_WR_SEND_WITH_IMM | ibv_wr_opcode::IBV_WR_RDMA_WRITE_WITH_IMM)
 }
 
-/// The fate of a work request that had not ended, once the peer has said how many receives it has used.
+/// The fate of a work request that had not ended, decided once the peer has said how many receives it has used.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Delivery {
     /// The request has not arrived; it is posted again.
     Repost,
-    /// The peer has it: it ends with success, and an empty write is posted in its place.
+    /// The request has arrived. The operation ends with success, and an empty write is posted in its place.
     Delivered,
-    /// Nobody knows whether it was executed, and it must not be executed twice.
+    /// It is unknown whether the request was executed, and it must not be executed twice.
     Unknown,
 }
 
@@ -88,7 +93,8 @@ impl RetransmitQueue {
         self.messages = self.messages.wrapping_add(u32::from(takes_receive(wr.opcode)));
     }
 
-    /// Stores a chain of work requests, and posts it unless the rail is lost. Returns an errno, as `ibv_post_send` does.
+    /// Stores a chain of work requests, and posts the chain unless the rail is lost. Returns 0 or an errno, as
+    /// `ibv_post_send` does.
     ///
     /// # Safety
     /// As for `ibv_post_send`.
@@ -153,24 +159,25 @@ impl RetransmitQueue {
         &mut self.receives[at]
     }
 
-    /// Operations that use a receive, among all that were stored so far.
+    /// The number of operations that use a receive, among all operations that were stored so far.
     pub fn messages(&self) -> u32 {
         self.messages
     }
 
-    /// Finds out which of the operations `first..end`, which the device had, have arrived: the peer has used `used` receives in all, and
-    /// the operations before `end` use `given` at most. An operation that arrived is replaced by an empty write. `None`: the peer's
-    /// number is impossible.
+    /// Decides which of the operations `first..end`, which the device had, have arrived. The peer has used `used`
+    /// receives since the connection began, and the operations before `end` use `given` receives at most. An operation
+    /// that arrived is replaced by an empty write. `None`: `used` is impossible.
     pub fn resolve(&mut self, first: u32, end: u32, given: u32, used: u32) -> Option<Vec<Delivery>> {
         let count = end.wrapping_sub(first);
-        // Messages that ended before `first` have used their receives, so `used` is at least their number.
+        // Messages that ended before `first` have used their receives, so `used` is at least the number of those
+        // messages.
         let (mut ended, mut arrived) = (None, 0);
         for i in 0..count {
             let sent = self.send_slot(first.wrapping_add(i));
             if takes_receive(sent.wr.opcode) {
                 let ended = *ended.get_or_insert(sent.number);
                 if sent.number.wrapping_sub(ended) < used.wrapping_sub(ended) {
-                    // The peer's device executes in order, so everything before it has arrived too.
+                    // The peer's device executes in order, so all operations before this one have arrived too.
                     arrived = i + 1;
                 }
             }
@@ -203,7 +210,7 @@ impl RetransmitQueue {
         sent.bytes.clear();
     }
 
-    /// Posts a stored operation again; an errno.
+    /// Posts a stored operation again. Returns 0 or an errno.
     ///
     /// # Safety
     /// The queue pair lives, and the memory that the operation names stays until it ends.
@@ -220,7 +227,7 @@ impl RetransmitQueue {
         unsafe { ibv_post_send(qp, &mut sent.wr, &mut bad) }
     }
 
-    /// Posts a stored receive again, with its number; an errno.
+    /// Posts a stored receive again, with the same number. Returns 0 or an errno.
     ///
     /// # Safety
     /// The queue pair lives, and the memory of the receive stays until it ends.
@@ -233,8 +240,8 @@ impl RetransmitQueue {
     }
 }
 
-/// Calls `post` with the queue to which the `next` pointer of a fast-path request leads. During the call `next` is null, because the
-/// request is the end of its chain.
+/// Calls `post` with the retransmit queue to which the `next` pointer of a fast-path request leads. During the call
+/// `next` is null, because the device would take it for the next request of the chain.
 ///
 /// # Safety
 /// `next` is live and was set from a [`RetransmitHandle`] that lives.
@@ -248,7 +255,8 @@ unsafe fn with_queue_of<T>(next: *mut *mut T, post: impl FnOnce(&mut RetransmitQ
     }
 }
 
-/// The post function of the fast path where a connection has further rails.
+/// The post function of the fast path where a connection has further rails. The `next` pointer of the request leads to
+/// the retransmit queue.
 ///
 /// # Safety
 /// As for `ibv_post_send`; and `next` leads to a [`RetransmitHandle`] that lives.
@@ -257,7 +265,7 @@ pub unsafe extern "C" fn post_send_retained(qp: *mut ibv_qp, wr: *mut ibv_send_w
     hold(|rc| rc, || unsafe { with_queue_of(&raw mut (*wr).next, |queue| queue.send(qp, wr, bad)) })
 }
 
-/// The same for receives.
+/// The same as `post_send_retained`, for receives.
 ///
 /// # Safety
 /// As for `ibv_post_recv`; and `next` leads to a [`RetransmitHandle`] that lives.

@@ -1,15 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The operations that the device holds, in the order of posting, which is also the order of their completions.
+//! The operations that the device holds, in the order of posting. Their completions come in the same order, except over
+//! iWARP.
 
-/// A ring whose slots are named by sequence numbers that only grow.
+/// A ring of slots. Elements have sequence numbers that only grow and wrap around.
 pub struct Ring<T> {
     places: Box<[T]>,
-    /// The number of slots, which is a power of two, minus 1.
+    /// The number of slots, a power of two, minus 1.
     mask: u32,
-    /// The number of the oldest element, and the number after the newest.
+    /// The number of the oldest element.
     head: u32,
+    /// The number after the newest element.
     tail: u32,
-    /// Most elements it may hold.
+    /// Most elements that the ring may hold.
     limit: u32,
 }
 
@@ -65,7 +67,8 @@ impl<T: Default> Ring<T> {
         self.tail = self.tail.wrapping_add(1);
     }
 
-    /// The slot of the next element. It holds a default value, or an old one that `forget` left there; the caller has checked `is_full`.
+    /// The slot of the next element; the caller has checked `is_full`. The slot holds a default value, or an old value
+    /// that `forget` left there.
     #[inline(always)]
     pub fn place(&mut self) -> &mut T {
         let at = self.at(self.tail);
@@ -80,7 +83,7 @@ impl<T: Default> Ring<T> {
         self.tail = self.tail.wrapping_add(1);
     }
 
-    /// The slot of the oldest element; if the ring is empty, a slot without meaning.
+    /// The slot of the oldest element. If the ring is empty, the content of the slot has no meaning.
     #[inline(always)]
     pub fn oldest(&mut self) -> &mut T {
         let at = self.at(self.head);
@@ -88,7 +91,7 @@ impl<T: Default> Ring<T> {
         unsafe { self.places.get_unchecked_mut(at) }
     }
 
-    /// Removes the oldest element without resetting its slot; the caller knows that there is one.
+    /// Removes the oldest element and leaves its value in the slot; the caller knows that the ring is not empty.
     #[inline(always)]
     pub fn forget(&mut self) {
         self.head = self.head.wrapping_add(1);
@@ -101,7 +104,7 @@ impl<T: Default> Ring<T> {
         std::mem::take(&mut self.places[at])
     }
 
-    /// Removes the oldest element if `seq` names it or a newer one in the ring.
+    /// Removes the oldest element if `seq` is its number or the number of a newer element in the ring.
     #[inline(always)]
     pub fn pop_until(&mut self, seq: u32) -> Option<T> {
         if seq.wrapping_sub(self.head) >= self.len() {

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The service queue pair: a second queue pair beside the caller's, for the library's own messages. They show that the peer exists, say
-//! goodbye, and move bytes to memory that the peer's device does not reach (`ops/staged_transfer.rs`). It has receives of its own, so
-//! none of its messages uses a receive of the caller.
+//! The service queue pair: a second queue pair beside the caller's, for the library's own messages. The messages show
+//! that the peer exists, say goodbye, and move bytes to memory that the peer's device does not reach
+//! (`ops/staged_transfer.rs`). The service queue pair has receives of its own, so none of its messages uses a receive
+//! of the caller.
 //!
-//! A message has 64 bytes. Each request has one answer, and no side has more requests in flight than the other has receives, so no
-//! message is refused for lack of a receive. A peer that keeps asking and does not take the answers breaks the protocol.
+//! A message has 64 bytes. Each request has one answer, and no side has more requests in flight than the other side has
+//! receives, so no message is refused for lack of a receive. A peer that keeps asking and does not take the answers
+//! breaks the protocol.
 
 use super::qp::{Capacity, LocalPort, Qp, RemoteQp, RetryPolicy};
 use super::tag::Tag;
@@ -20,16 +22,16 @@ use std::mem::zeroed;
 use std::ptr::null_mut;
 use std::sync::Arc;
 
-/// A message, in words.
+/// The words of a message.
 pub type Message = [u64; 8];
 const MESSAGE: usize = size_of::<Message>();
-/// Receives that are always posted.
+/// Receives, which are always posted.
 const RECEIVES: usize = 32;
-/// Messages that can be in flight.
+/// Most messages in flight.
 const SENDS: usize = 32;
 /// Most answers that wait for room. A peer that follows the protocol never causes more.
 const ANSWERS: usize = 1024;
-/// Further work requests in flight: the data of staged transfers.
+/// Most work requests in flight for the data of staged transfers.
 const BULK: usize = 32;
 /// A target's buffers for staged transfers, which the initiator writes and reads.
 pub const SLOTS: usize = 4;
@@ -37,37 +39,38 @@ pub const SLOT_BYTES: usize = 256 << 10;
 
 /// The first byte of a message.
 pub mod kind {
-    /// A sign of life: the device acknowledges its arrival, and nothing else follows.
+    /// A sign of life: the peer's device acknowledges its arrival, and there is no answer.
     pub const HELLO: u8 = 1;
     pub const BYE: u8 = 2;
-    /// Asks for the peer's slots; OPENED names them.
+    /// Asks for the peer's slots; the answer OPENED names the slots.
     pub const OPEN: u8 = 3;
     pub const OPENED: u8 = 4;
-    /// A slot holds bytes for a region.
+    /// The slot holds bytes, which are to be copied into a region.
     pub const PUT: u8 = 5;
-    /// Bytes of a region are to be copied into a slot.
+    /// Bytes of a region are to be copied into the slot.
     pub const GET: u8 = 6;
     /// The result of a PUT or GET.
     pub const DONE: u8 = 7;
-    /// Messages about rails. The second byte has the rail's number, the upper half of the first word the generation of the sender's queue
-    /// pair. OFFER: GID, number of the queue pair, LID, reads and MTU. READY: the generation of the receiver's queue pair to which the
-    /// sender's is connected. GONE: the queue pair is destroyed.
+    /// Messages about rails. The second byte is the number of the rail, and the upper half of the first word is the
+    /// generation of the sender's queue pair. OFFER contains the GID, number, LID, reads and MTU of that queue pair.
+    /// READY contains the generation of the receiver's queue pair to which the sender's queue pair is connected. GONE:
+    /// the sender's queue pair is destroyed.
     pub const RAIL_OFFER: u8 = 8;
     pub const RAIL_READY: u8 = 9;
     pub const RAIL_GONE: u8 = 10;
-    /// Messages about keys. ASK: for a region's keys on the further rails. TOLD: the rails that have a key, and the keys. GONE: a region
-    /// is closed. FORGOT: the answer to GONE.
+    /// Messages about keys. ASK asks for the keys of a region on the further rails. TOLD answers with the rails that
+    /// have a key, and the keys. GONE: a region is closed. FORGOT is the answer to GONE.
     pub const KEYS_ASK: u8 = 11;
     pub const KEYS_TOLD: u8 = 12;
     pub const KEYS_GONE: u8 = 13;
     pub const KEYS_FORGOT: u8 = 14;
-    /// Sent over a further rail: the first rail is lost, its epoch is in the upper half of the first word, and the sender's queue pair
-    /// has stopped. The next words are the receives of the connection and of the service queue pair that the sender has used. OFFER and
-    /// READY for rail 0 follow.
+    /// The first rail is lost, and the sender's queue pair has stopped; sent over a further rail. The upper half of the
+    /// first word is the epoch, the number of the loss. The next words are the numbers of receives that the sender has
+    /// used, of the connection and of the service queue pair. OFFER and READY for rail 0 follow.
     pub const FIRST_LOST: u8 = 15;
 }
 
-/// The kind of a work request; part of its sequence number.
+/// The purpose of a work request, which is part of its sequence number.
 pub mod work {
     pub const SEND: u8 = 1;
     pub const BULK: u8 = 2;
@@ -91,27 +94,31 @@ pub struct Service {
     tag: Tag,
     /// The slots of receives, then the slots of messages to send.
     area: Buffer,
-    /// Messages that wait for a free slot, and whether each is an answer; and the number of those answers.
+    /// Messages that wait for a free slot, and whether each is an answer.
     waiting: VecDeque<(Message, bool)>,
+    /// The number of answers in `waiting`.
     answers_waiting: usize,
     /// For each send slot: the kind of the message in flight.
     sending: [Option<u8>; SENDS],
-    /// Work requests that the device holds, without receives.
+    /// Work requests that have not ended, without receives.
     pub outstanding: u32,
-    /// Counts restarts. It is part of sequence numbers, so completions of an earlier epoch are recognised.
+    /// Number of restarts and reconnections. The epoch is part of sequence numbers, so completions of an earlier epoch
+    /// are recognised.
     epoch: u8,
     /// The queue pair is connected to the peer's.
     pub up: bool,
     /// The slots that this side offers to the peer.
     slots: Option<Buffer>,
-    /// Where the connection has further rails: work requests that have not ended, which are posted again after a loss of the port.
+    /// Where the connection has further rails: work requests that have not ended, which are posted again after a loss
+    /// of the port.
     unacked: Option<Vec<UnackedRequest>>,
-    /// Nothing is given to the device.
+    /// The port is lost: work requests are only stored, and the device gets none.
     suspended: bool,
     /// Work requests that the device holds, with receives.
     pub with_device: u32,
-    /// Messages received, and messages sent.
+    /// Number of messages received.
     pub received: u32,
+    /// Number of messages sent.
     sent: u32,
 }
 
@@ -122,14 +129,15 @@ struct UnackedRequest {
     pieces: Vec<ibv_sge>,
     addr: u64,
     rkey: u32,
-    /// Messages sent before this request.
+    /// Number of messages sent before this request.
     number: u32,
 }
 
 // SAFETY: the pieces hold addresses as integers, which any thread may carry.
 unsafe impl Send for UnackedRequest {}
 
-/// Forgets requests that the peer has, which has received `used` of `sent` messages. False: that is impossible.
+/// Forgets the requests that the peer has received, given that it has received `used` of `sent` messages. False: `used`
+/// is impossible.
 fn discard_received(unacked: &mut Vec<UnackedRequest>, sent: u32, used: u32) -> bool {
     let ended = unacked.iter().find(|k| k.what == work::SEND).map_or(sent, |k| k.number);
     let used = used.wrapping_sub(ended);
@@ -147,8 +155,8 @@ fn discard_received(unacked: &mut Vec<UnackedRequest>, sent: u32, used: u32) -> 
 }
 
 impl Service {
-    /// A service queue pair that completes in `cq`; its work requests have up to `pieces` pieces. `keeps`: the connection has further
-    /// rails.
+    /// A service queue pair that completes in `cq`. Its work requests have up to `pieces` pieces. `keeps`: the
+    /// connection has further rails, so unacknowledged requests are stored.
     pub fn new(memory: &Registered, cq: &RawCq, port: u8, pieces: u32, keeps: bool) -> Result<Service> {
         let asked = Capacity { tx: (SENDS + BULK) as u32, rx: RECEIVES as u32, tx_pieces: pieces, rx_pieces: 1, inline: 0 };
         let qp = Qp::new(&memory.pd, cq, cq, asked)?;
@@ -173,16 +181,16 @@ impl Service {
         })
     }
 
-    /// Completions that it can have outstanding.
+    /// Completions that a service queue pair can have outstanding.
     pub const CHARGE: usize = RECEIVES + SENDS + BULK;
 
-    /// Sets the tag of its completions and posts the receives.
+    /// Sets the tag of the completions and posts the receives.
     pub fn begin(&mut self, tag: Tag) -> Result<()> {
         self.tag = tag;
         (0..RECEIVES).try_for_each(|i| self.post_receive(i))
     }
 
-    /// The first packet number of a queue pair, which both sides derive from its number.
+    /// The first packet sequence number of a queue pair, which both sides derive from the number of the queue pair.
     pub fn psn(number: u32) -> u32 {
         number & 0xff_ffff
     }
@@ -211,7 +219,7 @@ impl Service {
         Ok(())
     }
 
-    /// Posts a work request with a completion, or only stores it while suspended.
+    /// Posts a work request with a completion; while the port is lost, only stores the request.
     fn post(&mut self, what: u8, index: usize, opcode: ibv_wr_opcode::Type, pieces: &mut [ibv_sge], addr: u64, rkey: u32) -> Result<()> {
         if let Some(unacked) = &mut self.unacked {
             unacked.push(UnackedRequest { what, index, opcode, pieces: pieces.to_vec(), addr, rkey, number: self.sent });
@@ -275,7 +283,7 @@ impl Service {
         self.flush()
     }
 
-    /// So many messages wait that messages which can be omitted should be.
+    /// True if so many messages wait that the caller should omit a message that can be omitted.
     pub fn is_behind(&self) -> bool {
         self.waiting.len() > ANSWERS
     }
@@ -305,7 +313,7 @@ impl Service {
         self.post(work::READ, slot, ibv_wr_opcode::IBV_WR_RDMA_READ, pieces, addr, rkey)
     }
 
-    /// True if one more data request fits.
+    /// True if one more work request for data fits.
     pub fn has_room(&self) -> bool {
         (self.outstanding as usize) < BULK
     }
@@ -353,7 +361,7 @@ impl Service {
         }
     }
 
-    /// Starts again with the same queue pair number, after an attempt that the peer did not answer.
+    /// Starts again with the same queue pair, after an attempt that the peer did not answer.
     pub fn restart(&mut self, port: u8) -> Result<()> {
         self.epoch = self.epoch.wrapping_add(1);
         (self.outstanding, self.sending) = (0, [None; SENDS]);
@@ -367,18 +375,19 @@ impl Service {
 
     // ---- the loss of the port, and its return
 
-    /// Stops giving requests to the device, and makes it return those that it holds.
+    /// Stops giving requests to the device, and makes the device return the requests that it holds.
     pub fn suspend(&mut self) -> Result<()> {
         self.suspended = true;
         self.qp.fail()
     }
 
-    /// The peer has received `used` messages: those, and the requests before them, are not posted again. False: the number is impossible.
+    /// Forgets the requests that the peer has received: `used` messages, and the requests before them. False: `used` is
+    /// impossible.
     pub fn discard_received(&mut self, used: u32) -> bool {
         self.unacked.as_mut().is_none_or(|unacked| discard_received(unacked, self.sent, used))
     }
 
-    /// Connects the queue pair again and posts its receives; requests are still stored only.
+    /// Connects the queue pair again and posts its receives. Work requests are only stored until `resume`.
     pub fn reconnect(&mut self, port: u8, context: &Context, local: &LocalPort, remote: &RemoteQp, patience: &RetryPolicy) -> Result<()> {
         self.epoch = self.epoch.wrapping_add(1);
         self.with_device = 0;
@@ -412,7 +421,7 @@ impl Service {
 
     // ---- the target's side of staged transfers
 
-    /// The answer to OPEN: this side's slots, which are made at the first request.
+    /// The answer to OPEN: the slots of this side, which are made at the first request.
     pub fn open_slots(&mut self, memory: &Registered) -> Result<Message> {
         if self.slots.is_none() {
             self.slots = Some(memory.shared_buffer(SLOTS * SLOT_BYTES)?);
@@ -421,7 +430,7 @@ impl Service {
         Ok([u64::from(kind::OPENED), addr, u64::from(rkey), SLOTS as u64, SLOT_BYTES as u64, 0, 0, 0])
     }
 
-    /// Executes a PUT or GET and returns the answer. Every field is input from the peer and is checked.
+    /// Executes a PUT or GET and returns the answer. Every field of the message is input from the peer and is checked.
     pub fn serve(&self, memory: &Registered, words: &Message) -> Message {
         let [head, id, key, addr, len, ..] = *words;
         let slot = (head >> 8 & 0xff) as usize;
@@ -448,7 +457,7 @@ impl Service {
     }
 }
 
-/// The error that DONE reports; `None`: success.
+/// The error that a DONE reports; `None`: success.
 pub fn outcome(words: &Message) -> Option<Error> {
     (words[2] != 0).then(|| Error::reported(Code(words[3] as i32)))
 }

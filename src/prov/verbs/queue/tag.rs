@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The numbers of work requests, by which a completion finds its endpoint and its operation.
+//! The number of a work request (`wr_id`), by which a completion finds its endpoint and its operation.
 
-/// The upper half of a work request's number: direction, generation and member. A member is an endpoint's index in its completion queue.
+/// The upper half of a work request's number: direction, generation and member. The member is the index of the endpoint
+/// in its completion queue; the generation distinguishes it from earlier endpoints with the same index.
 ///
 /// `63: receive | 62..48: generation | 47..32: member | 31..0: sequence`
 #[derive(Clone, Copy, Default, Debug, PartialEq, Eq)]

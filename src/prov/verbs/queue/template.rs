@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Work requests with one piece that the fast path (`ops/fast.rs`) fills in and posts over and over.
+//! The work requests of the fast path (`ops/fast.rs`), which fills them in and posts them over and over. Each has one
+//! piece.
 
 use crate::error::errno;
 use crate::prov::verbs::sys::abi::*;
 use std::mem::zeroed;
 use std::ptr::null_mut;
 
-/// No work request has this number, because `Tag` leaves the last member unused.
+/// A number that no work request has, because `Cq::add` leaves the last member unused.
 pub const NO_REQUEST: u64 = u64::MAX;
 
 type PostSend = unsafe extern "C" fn(*mut ibv_qp, *mut ibv_send_wr, *mut *mut ibv_send_wr) -> i32;
@@ -23,26 +24,28 @@ pub struct Template {
     pub(in crate::prov::verbs) inline: usize,
     /// Operations of more bytes take the slow path.
     pub(in crate::prov::verbs) longest: usize,
-    /// False: some property of the endpoint keeps operations off the fast path. The code that changes such a property closes the path;
-    /// the next operation of the slow path checks whether it can be opened.
+    /// True while operations may take the fast path. The code that changes a property which rules out the fast path
+    /// clears this flag. The next operation on the slow path checks whether the flag can be set again.
     pub(in crate::prov::verbs) open: bool,
-    /// The path is open, and operations without flags want an entry, so the flags need not be looked at.
+    /// The fast path is open, and operations without flags want an entry, so the flags of an operation need not be
+    /// checked.
     pub(in crate::prov::verbs) default_wants_entry: bool,
     pub(in crate::prov::verbs) recv_wr: ibv_recv_wr,
     pub(in crate::prov::verbs) recv_piece: ibv_sge,
     pub(in crate::prov::verbs) recv_bad: *mut ibv_recv_wr,
     pub(in crate::prov::verbs) post_recv: PostRecv,
-    /// As `open`, for receives.
+    /// Like `open`, for receives.
     pub(in crate::prov::verbs) recv_open: bool,
-    /// The numbers of the oldest operation and of the oldest receive, while their completions may take the fast path too.
+    /// The number of the oldest operation; `NO_REQUEST` while completions of operations take the slow path.
     pub next_sent: u64,
+    /// The number of the oldest receive; `NO_REQUEST` while completions of receives take the slow path.
     pub next_received: u64,
 }
 
 // SAFETY: the pointers lead into the endpoint itself and to its queue pair, and are used under the endpoint's lock.
 unsafe impl Send for Template {}
 
-/// The post function while the path is closed.
+/// The post function while the fast path is closed.
 unsafe extern "C" fn refuse_send(_: *mut ibv_qp, _: *mut ibv_send_wr, _: *mut *mut ibv_send_wr) -> i32 {
     errno::EINVAL
 }

@@ -13,26 +13,27 @@ pub struct TxOp {
     pub end: Ending,
     /// The library's registered buffer between the caller's memory and the device.
     pub bounce: Option<Box<Bounce>>,
-    /// The end is not reported: the operation is the library's own, or one of a chain before its last.
+    /// The end of the operation is not reported, because the operation is the library's own, or a work request of a
+    /// chain before the last one.
     pub internal: bool,
-    /// In a chain: the index of the first run that it has of the list's part. In a striped operation: the index of the part.
+    /// In a chain: the index of its first run in the part of the list. In a striped operation: the index of the part.
     pub run: u16,
-    /// The last work request of a part of a striped operation, whose number is in `end.context`.
+    /// This is the last work request of a part of a striped operation, whose number is in `end.context`.
     pub striped: bool,
-    /// The operation has ended before an older one.
+    /// Over iWARP: the operation has ended, and an older operation may not have.
     pub ended: bool,
-    /// Its error, if it has failed.
+    /// The error, if the operation has failed.
     pub error: Option<Box<Error>>,
-    /// The device's way to the local memory (`mr::path_of`). With [`ENTRY_ONLY`], success gives an entry and nothing else: all fields but
-    /// context, kind, length and buffer have their default values.
+    /// The path to the local memory (`mr::path_of`). With [`ENTRY_ONLY`], success gives an entry and nothing else: all
+    /// fields but context, kind, length and buffer have their default values.
     pub path_bits: u8,
 }
 
-/// In [`TxOp::how`]: a lane's read of a long message that the peer has offered.
+/// In [`TxOp::path_bits`]: a lane's read of a long message that the peer has offered.
 pub const FETCH: u8 = 1 << 5;
-/// In [`TxOp::how`]: a parcel that occupies a send slot of the lane.
+/// In [`TxOp::path_bits`]: a parcel that occupies a send slot of the lane.
 pub const PARCEL: u8 = 1 << 6;
-/// In [`TxOp::how`]: see there.
+/// In [`TxOp::path_bits`]: success gives an entry and nothing else.
 pub const ENTRY_ONLY: u8 = 1 << 7;
 
 impl Default for TxOp {
@@ -51,19 +52,20 @@ pub struct RxOp {
     pub room: usize,
     /// Success gives an entry.
     pub wanted: bool,
-    /// A receive of the provider, for writes with data where the caller posts none.
+    /// A receive of the provider, for writes with data where the caller posts no receives, or for the parcels of a
+    /// lane.
     pub own: bool,
     /// Absolute time; 0: none.
     pub deadline: u64,
     pub bounce: Option<Box<Bounce>>,
-    /// A message in it gives an entry and nothing else.
+    /// A message in this receive gives an entry and nothing else.
     pub entry_only: bool,
 }
 
 /// Most work requests in a batch.
 pub const CHAIN: usize = 32;
 
-/// Work requests of calls with `GDRFAB_MORE`, and their pieces, that wait for the last one of their batch.
+/// Work requests of calls with `GDRFAB_MORE`, which wait for the last request of their batch, and their pieces.
 pub struct Batch {
     pub(in crate::prov::verbs) wrs: [ibv_send_wr; CHAIN],
     pub(in crate::prov::verbs) pieces: [[ibv_sge; IOV_LIMIT]; CHAIN],
@@ -84,8 +86,8 @@ impl Batch {
     }
 }
 
-/// The work requests of a list that are being built; and the error of a failed list part whose last request has not ended, with the
-/// part's context.
+/// The work requests of the part of a list that is being posted; and the error of a part of a list that has failed and
+/// whose last request has not ended, with the context of that part.
 #[derive(Default)]
 pub struct Chain {
     pub wrs: Vec<ibv_send_wr>,
@@ -106,7 +108,8 @@ pub struct Target {
     pub key: u32,
 }
 
-/// An atomic operation that the peer's card executes: the value to compare or add, and the value to swap in.
+/// An atomic operation that the peer's card executes. The operands: the value to compare or add, and the value to swap
+/// in.
 pub struct NicAtomic {
     pub opcode: ibv_wr_opcode::Type,
     pub operands: [u64; 2],
@@ -125,7 +128,7 @@ pub struct UnpostedRequest {
     /// The bytes of an inject call, to which the only piece points.
     pub(in crate::prov::verbs) _owned: Option<Box<[u8]>>,
     pub op: TxOp,
-    /// Fault injection: not before this time; 0: no delay.
+    /// Fault injection: the request is not posted before this time; 0: no delay.
     pub held_until: u64,
 }
 

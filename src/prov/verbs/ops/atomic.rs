@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Atomics executed by the peer's card, on regions that were registered for them. The peer's CPU takes no part: a card's atomics are
-//! atomic with the card's other operations, and with a CPU's only if the device says so (`ibv_atomic_cap`). Over a lane the meaning of
-//! the key is requested first, as for RMA (`lane/rma.rs`).
+//! Atomics executed by the peer's card, on regions that were registered for such atomics. The peer's CPU takes no part.
+//! A card's atomics are atomic with the other operations of the card, and with those of a CPU only if the device says
+//! so (`ibv_atomic_cap`). Over a lane, the peer is first asked for the meaning of the key, as for RMA (`lane/rma.rs`).
 
 use super::post::{FENCE, check_completion, key_of};
 use crate::error::{Error, Result, errno};
@@ -38,7 +38,8 @@ pub fn check_op(context: &Context, what: Atomic) -> Result<()> {
 /// The opcode and operands for an operation that `check_op` has accepted.
 pub fn on_card(op: &AtomicOp) -> NicAtomic {
     let mut operands = [0; 2];
-    // The last operand is compared first and the one before it swapped in, so they are taken from the end. A read adds 0.
+    // The operands are taken from the end: `operands[0]` is the last one, which is compared or added, and `operands[1]`
+    // is the one before, which is swapped in. A read adds 0.
     for (place, word) in operands.iter_mut().zip(op.operands().rchunks_exact(8)) {
         *place = word.try_into().map_or(0, u64::from_ne_bytes);
     }
@@ -46,7 +47,8 @@ pub fn on_card(op: &AtomicOp) -> NicAtomic {
     NicAtomic { opcode, operands }
 }
 
-/// A buffer of the library for the value that the card always fetches, so that the caller's memory needs no registration.
+/// A buffer of the library for the value that the card always fetches. With this buffer the caller's memory needs no
+/// registration.
 pub fn fetched(memory: &Arc<Registered>, op: &AtomicOp) -> Result<Box<Bounce>> {
     let old = [op.with.old];
     bounce::take(memory, if op.what.fetches() { &old } else { &[] }, &[], op.what.bytes(), false)
@@ -81,7 +83,7 @@ impl State {
         if self.must_wait() || self.faults.is_some() {
             return self.enqueue_request(ready, false);
         }
-        // Operations that were promised to go out with the next one (`GDRFAB_MORE`) are posted before it.
+        // Earlier operations with `GDRFAB_MORE` wait in the batch and have to be posted first.
         self.flush_batch();
         self.post_queued(ready);
         Ok(())

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The fast path of posting: one piece that the device reaches, and an entry that only says that the operation is done. It fills in a
-//! prepared work request (`queue/template.rs`) instead of building one. All other operations take the slow path (`post.rs`, `recv.rs`).
-//! Completions of the fast path are handled in `poll.rs`.
+//! The fast path of posting, for an operation of one piece that the device reaches, whose entry only says that the
+//! operation is done. The fast path fills in a prepared work request (`queue/template.rs`) instead of building one. All
+//! other operations take the slow path (`post.rs`, `recv.rs`). The completions of the fast path are handled in
+//! `poll.rs`.
 //!
 //! `make bench-verbs-count` counts the instructions of both paths.
 
@@ -22,20 +23,21 @@ use std::ptr::null_mut;
 use std::sync::Arc;
 
 const INLINED: u32 = ibv_send_flags::IBV_SEND_INLINE;
-/// The longest operation of this path; it fits the immediate operand of a compare instruction.
+/// The longest operation of the fast path. The number fits the immediate operand of a compare instruction.
 const LONGEST: usize = i32::MAX as usize;
-/// Flags that are allowed on the fast path: they ask for the default behaviour, or say whether an entry is wanted.
+/// The flags that an operation on the fast path may have: they ask for the default behaviour, or say whether an entry
+/// is wanted.
 const FAST_FLAGS: u64 = flags::COMPLETION | flags::INJECT_COMPLETE | flags::TRANSMIT_COMPLETE;
 pub const WRITE: u8 = 0;
 pub const READ: u8 = 1;
 pub const SEND: u8 = 2;
 
-/// An operation that is prepared and not yet posted. Posting needs no argument of the call any more, so it can be the last thing that the
-/// call does.
+/// An operation that is prepared and not yet posted. Posting needs none of the call's arguments, so posting can be the
+/// last thing that the call does.
 pub struct PreparedPost<'a, const LOCKED: bool>(Reached<'a, State, LOCKED>);
 
 impl<const LOCKED: bool> PreparedPost<'_, LOCKED> {
-    /// Posts the operation; returns the device's answer, an errno.
+    /// Posts the operation; returns the result of the device's post function, 0 or an errno.
     #[inline(always)]
     pub fn post(&mut self) -> i32 {
         self.0.post_prepared()
@@ -49,14 +51,15 @@ impl<const LOCKED: bool> PreparedPost<'_, LOCKED> {
 }
 
 impl State {
-    /// Sends all operations to the slow path, until it finds that the fast path can be opened again.
+    /// Closes the fast path: operations take the slow path until the slow path finds that the fast path can be opened
+    /// again.
     pub fn close_fast(&mut self) {
         let t = &mut self.fast;
         (t.open, t.default_wants_entry, t.recv_open) = (false, false, false);
         (t.next_sent, t.next_received) = (NO_REQUEST, NO_REQUEST);
     }
 
-    /// Opens the fast path of operations if nothing is against it.
+    /// Opens the fast path of operations if no property of the endpoint rules it out.
     #[inline(always)]
     pub fn try_open_fast(&mut self) {
         if !self.fast.open {
@@ -81,7 +84,7 @@ impl State {
         }
         let every = self.bind.wants_entry(self.op_flags);
         let t = &mut self.fast;
-        // The pointer stays valid: the state does not move while the endpoint is open.
+        // The pointer stays valid, because the state does not move while the endpoint is open.
         t.wr.sg_list = &raw mut t.piece;
         t.wr.num_sge = 1;
         t.inline = qp.capacity.inline as usize;
@@ -96,7 +99,7 @@ impl State {
         }
     }
 
-    /// Opens the fast path of receives if nothing is against it.
+    /// Opens the fast path of receives if no property of the endpoint rules it out.
     #[inline(always)]
     pub fn try_open_fast_receive(&mut self) {
         if !self.fast.recv_open {
@@ -125,7 +128,8 @@ impl State {
         }
     }
 
-    /// Updates the numbers of the oldest operation and receive, which the fast path of completions compares.
+    /// Updates the numbers of the oldest operation and of the oldest receive, with which `poll.rs` compares
+    /// completions.
     #[inline]
     pub fn update_expected(&mut self) {
         if self.fast.open {
@@ -136,14 +140,15 @@ impl State {
         }
     }
 
-    /// Prepares an operation. False: it has to take the slow path.
+    /// Fills in the work request for an operation. False: the operation has to take the slow path.
     #[inline(always)]
     fn prepare<const KIND: u8, const LOCKED: bool>(&mut self, one: One, wanted: bool) -> bool {
-        // The order of these checks is deliberate: two neighbours with the same result would be merged by the compiler into longer code.
+        // The order of these checks is deliberate: the compiler would merge two neighbours with the same result into
+        // longer code.
         if KIND != SEND && one.key >> 32 != 0 {
             return false;
         }
-        // Two specialised bodies are shorter than one that decides between them later.
+        // Two specialised bodies are shorter than one body that distinguishes the cases later.
         if KIND != READ
             && let Some(lkey) = mr::on_host(one.desc)
             && one.local.len().wrapping_sub(1) < self.fast.inline
@@ -224,7 +229,8 @@ impl State {
         if let Some(queue) = self.bind.tx.as_ref().filter(|_| op.end.wanted) {
             queue.release();
         }
-        // Earlier operations may have been posted without asking for a completion; the next operation has to ask.
+        // Earlier operations may have been posted without asking for a completion, so the next operation has to ask for
+        // one.
         self.unsignalled = self.tx.limit();
         match rc.saturating_abs() {
             errno::ENOMEM => Error::AGAIN,
@@ -232,7 +238,7 @@ impl State {
         }
     }
 
-    /// Posts an operation with `flags` if the fast path takes it; `None`: it has to take the slow path.
+    /// Posts an operation with `flags` if the fast path takes it. `None`: the operation has to take the slow path.
     #[inline(always)]
     pub fn try_fast<const KIND: u8, const LOCKED: bool>(&mut self, one: One, flags: u64) -> Option<Result<(), Error>> {
         if !self.fast.open || flags & !FAST_FLAGS != 0 {
@@ -248,7 +254,8 @@ impl State {
         }
     }
 
-    /// Posts a receive if the fast path takes it; `None`: it has to take the slow path, which also handles a refusal by the device.
+    /// Posts a receive if the fast path takes it. `None`: the receive has to take the slow path, which also handles a
+    /// refusal by the device.
     #[inline(always)]
     pub fn try_fast_receive(&mut self, local: Iov, desc: u64, context: usize) -> Option<()> {
         let lkey = mr::local_key(desc)?;
@@ -264,7 +271,8 @@ impl State {
         if unsafe { (t.post_recv)(t.qp, &raw mut t.recv_wr, &raw mut t.recv_bad) } != 0 {
             return None;
         }
-        // The other fields keep the values of an earlier fast receive, which are right for this one too.
+        // The other fields of the slot keep the values of an earlier fast receive, which are right for this receive
+        // too.
         let place = self.rx.place();
         (place.context, place.buf, place.room, place.deadline) = (context, buf, room, 0);
         (place.wanted, place.own, place.entry_only) = (true, false, true);
@@ -274,7 +282,7 @@ impl State {
 }
 
 impl Shared {
-    /// Prepares an operation without flags that gives an entry. `None`: it has to take the slow path.
+    /// Prepares an operation without flags that gives an entry. `None`: the operation has to take the slow path.
     ///
     /// # Safety
     /// `LOCKED`, or the domain was opened without locks.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Fault injection into operations. With it, everything that an endpoint posts goes through the staging queue (`staged_transfer.rs`),
-//! where operations can be delayed; receives are delayed in a queue of their own.
+//! Fault injection into operations. With fault injection, all operations of an endpoint go through the staging queue
+//! (`staged_transfer.rs`), which can delay them. Receives are delayed in a queue of their own.
 
 use crate::error::{Error, Result};
 use crate::prov::fault::{Op, Plan, Verdict};
@@ -12,7 +12,7 @@ use crate::prov::verbs::sys::abi::ibv_sge;
 use crate::sys::time::now_ns;
 
 impl State {
-    /// The verdict of fault injection on an accepted operation. For a lane the layer above injects the faults.
+    /// The verdict of fault injection on an accepted operation. For a lane, the layer above injects the faults.
     pub fn apply_fault(&mut self, op: Op) -> Verdict {
         match (&mut self.faults, &self.phase) {
             _ if self.bind.is_lane() => Verdict::Go,
@@ -28,7 +28,7 @@ impl State {
         self.finish_if_drained();
     }
 
-    /// When fault injection lets something start; 0: nothing waits for that.
+    /// The time at which fault injection lets something start; 0: nothing waits for such a time.
     pub fn held_until(&self) -> u64 {
         let line = self.staging.jobs.front().map_or(0, WaitingOp::held_until);
         let receives = self.faults.as_ref().and_then(|f| f.held.front()).map_or(0, |(until, _)| *until);
@@ -74,7 +74,7 @@ impl State {
         }
     }
 
-    /// Fails the delayed receives: the connection has ended.
+    /// Fails the delayed receives, because the connection has ended.
     pub fn flush_held(&mut self) {
         for (_, receive) in self.faults.as_mut().map(|f| std::mem::take(&mut f.held)).unwrap_or_default() {
             let error = self.flushed(receive.op.deadline);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Lists of blocks: chains of work requests, each posted by one ring of the doorbell; only the last request of a chain asks for a
-//! completion. Blocks that adjoin at the peer become one request with several pieces.
+//! Lists of blocks. A list becomes chains of work requests. One ring of the doorbell posts a chain, and only the last
+//! request of a chain asks for a completion. Blocks that adjoin at the peer become one request with several pieces.
 
 use crate::error::{Error, Result, errno};
 use crate::prov::bind::Ending;
@@ -17,14 +17,14 @@ use crate::prov::verbs::sys::status;
 use std::mem::zeroed;
 use std::ptr::null_mut;
 
-/// Most work requests of one chain. A chain also has at most a quarter of the queue, so that the device has the next one before it
-/// finishes this one.
+/// Most work requests of one chain. A chain also takes at most a quarter of the queue, so that the device gets the next
+/// chain before it has finished this one.
 const LONGEST: usize = 256;
 /// Most bytes of a work request.
 const REQUEST_BYTES: usize = 1 << 30;
 
 impl State {
-    /// Decides whether a list is posted as chains: the device must reach all of it on both sides.
+    /// Decides whether a list is posted as chains: the device must reach all memory of the list on both sides.
     pub fn list(&mut self, list: &List, c: &Common) -> Result<Native> {
         self.check_connected()?;
         let is_open = |p: &Pair| p.key >> 32 == 0 && mr::local_key(p.desc).is_some();
@@ -35,7 +35,7 @@ impl State {
         Ok(if chained { Native::Parts } else { Native::Pieces })
     }
 
-    /// Posts one chain of a list; returns how many runs it took.
+    /// Posts one chain of a list; returns the number of runs that the chain took.
     pub fn list_part(&mut self, memory: &Registered, dir: Dir, runs: &[Run], pairs: &[Pair], c: &Common) -> Result<usize> {
         if self.rails.is_some()
             && let Some(striped) = self.stripe_list(memory, dir, runs, pairs, c)
@@ -43,7 +43,7 @@ impl State {
             return striped;
         }
         let most_pieces = (self.check_connected()?.capacity.tx_pieces as usize).min(IOV_LIMIT);
-        // Operations that were promised to go out with the next one (`GDRFAB_MORE`) are posted now.
+        // Earlier operations with `GDRFAB_MORE` wait in the batch; they are posted now.
         self.flush_batch();
         let limit = self.tx.limit();
         let most = ((limit - self.tx.len()).min((limit / 4).max(1)) as usize).min(LONGEST);
@@ -57,7 +57,7 @@ impl State {
         posted
     }
 
-    /// Fills the chain with the next runs, joined where they adjoin. Its pointers are set later, by `post_chain`.
+    /// Fills the chain with the next runs; runs that adjoin share a request. `post_chain` sets the pointers later.
     #[allow(clippy::too_many_arguments)]
     fn make(
         &mut self,
@@ -114,7 +114,7 @@ impl State {
                 Ending { context: c.context, kind: kind_of(dir), len, buf: runs[run].buf(), deadline, part: true, ..Ending::default() };
             chain.ops.push(TxOp { end, path_bits: how, run: run as u16, internal: true, ..TxOp::default() });
         }
-        // The completion of the last request covers all of them.
+        // The completion of the last request covers all requests of the chain.
         if let (Some(wr), Some(op)) = (chain.wrs.last_mut(), chain.ops.last_mut()) {
             wr.send_flags |= SIGNALED;
             op.internal = false;
@@ -122,7 +122,7 @@ impl State {
         Ok(())
     }
 
-    /// Links the chain and posts it; returns how many runs the device took.
+    /// Links the chain and posts it; returns the number of runs that the device took.
     fn post_chain(&mut self, chain: &mut Chain) -> Result<usize> {
         let (n, mut piece) = (chain.wrs.len(), chain.pieces.as_mut_ptr());
         let first = chain.wrs.as_mut_ptr();
@@ -144,7 +144,7 @@ impl State {
             Ok(()) => (n, None),
             Err((bad, err)) => (((bad as usize).wrapping_sub(first as usize) / size_of::<ibv_send_wr>()).min(n), Some(err)),
         };
-        // Each piece is one run; the next chain begins with the first run that the device did not take.
+        // Each piece is one run. The next chain begins with the first run that the device did not take.
         let count = chain.ops.get(taken).map_or(chain.pieces.len(), |op| usize::from(op.run));
         if let Some(last) = taken.checked_sub(1).and_then(|i| chain.ops.get_mut(i)) {
             last.internal = false;
@@ -159,7 +159,7 @@ impl State {
             Some(errno::ENOMEM) if taken == 0 && !self.tx.is_empty() => Ok(0),
             Some(err) if taken == 0 => Err(status::call_error("posting a list's work requests", err)),
             Some(_) => {
-                // The requests that were taken do not ask for a completion; an extra one does.
+                // The requests that the device took ask for no completion, so an extra request asks for one.
                 self.unsignalled = self.tx.limit();
                 self.request_completion();
                 Ok(count)

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The fast path of completions: from the device directly into the caller's array, while the library's own queue of entries is empty. A
-//! completion that needs more work takes the slow path (`state/mod.rs`, `recv.rs`) into that queue.
+//! The fast path of completions: while the library's own queue of entries is empty, completions go from the device
+//! directly into the caller's array. A completion that needs more work takes the slow path (`state/mod.rs`, `recv.rs`),
+//! which puts its entry into that queue.
 
 use crate::prov::flags;
 use crate::prov::queue::{Completion, Found};
@@ -12,11 +13,12 @@ use crate::prov::verbs::state::State;
 use crate::prov::verbs::sys::abi::*;
 use std::ptr::NonNull;
 
-/// A work request whose number has these bits clear is an occasion to look at rare events.
+/// After the completion of a work request whose number has none of these bits, the caller looks at rare events.
 const DUE: u64 = 63;
 
 impl State {
-    /// Handles a completion of the oldest operation, if that only has to give its entry.
+    /// Handles a completion of the oldest operation if the operation only has to give its entry. `None`: the completion
+    /// has to take the slow path.
     #[inline(always)]
     fn sent_fast(&mut self, wc: &ibv_wc) -> Option<Completion> {
         if wc.status != ibv_wc_status::IBV_WC_SUCCESS || wc.wr_id != self.fast.next_sent {
@@ -27,7 +29,7 @@ impl State {
         let end = &op.end;
         let done = Completion { context: end.context, flags: end.kind, len: end.len, buf: end.buf, data: 0 };
         if how != ENTRY_ONLY {
-            // An empty slot has this flag cleared.
+            // In an empty slot of the ring, `ENTRY_ONLY` is not set.
             if how & ENTRY_ONLY == 0 {
                 return None;
             }
@@ -39,15 +41,15 @@ impl State {
         if done.flags & flags::SEND != 0 {
             self.stats.sends += 1;
         } else {
-            // Wrapping, because `not_by_nic` may have subtracted it before.
+            // Wrapping, because `not_by_nic` may have subtracted this operation before.
             self.stats.ops_nic = self.stats.ops_nic.wrapping_add(1);
             self.stats.bytes_nic = self.stats.bytes_nic.wrapping_add(done.len as u64);
         }
         Some(done)
     }
 
-    /// Handles a message in the oldest receive, if that only has to give its entry. A function of its own, so that both functions keep
-    /// their values in registers.
+    /// Handles a message in the oldest receive if the receive only has to give its entry. This function is not inlined,
+    /// so that the compiler keeps the values of both functions in registers.
     #[inline(never)]
     fn received_fast(&mut self, wc: &ibv_wc) -> Option<Completion> {
         let well = wc.status == ibv_wc_status::IBV_WC_SUCCESS && wc.wr_id == self.fast.next_received;
@@ -72,7 +74,8 @@ impl State {
 }
 
 impl Inner {
-    /// Makes the endpoint of this completion the current one; false: it is already, or there is none.
+    /// Makes the endpoint of this completion the current one. False: it already is the current one, or the completion
+    /// has no endpoint.
     #[cold]
     fn turn_to(&mut self, wr_id: u64) -> bool {
         let of = self.members.get(Tag::member(wr_id)).and_then(|m| m.ep.as_ref()).map(|ep| NonNull::from(ep.as_ref()));
@@ -85,7 +88,7 @@ impl Inner {
 }
 
 impl Cq {
-    /// Hands completions to `each` directly from the device, while the queue of entries is empty.
+    /// Takes completions directly from the device and passes them to `each`, while the queue of entries is empty.
     ///
     /// # Safety
     /// `LOCKED`, or the domain was opened without locks; and the queue was made by `open`.
@@ -106,7 +109,8 @@ impl Cq {
         if n.wrapping_sub(1) as u32 >= BATCH as u32 {
             return if n == 0 && most > 0 { Found::Nothing } else { Found::Elsewhere };
         }
-        // A caller that waits for each operation gets one completion at a time; without the loop the path is half as long.
+        // A caller that waits for each operation gets one completion at a time. Without the loop, the path of that case
+        // is half as long.
         if n == 1
             && let Some(ep) = inner.last
         {
@@ -129,7 +133,8 @@ impl Cq {
         }
     }
 
-    /// Hands up to `n` completions to `each`. From the first one that needs the slow path on, the rest goes into the queue.
+    /// Passes up to `n` completions to `each`. The first completion that needs the slow path, and all completions after
+    /// it, go into the queue of entries.
     ///
     /// # Safety
     /// As for `poll_fast`; and `inner` holds `n` completions.

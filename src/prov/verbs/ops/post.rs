@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Posting operations: an operation becomes a work request, and a batch of work requests is posted by one ring of the doorbell.
-//! Operations that have to wait go to the staging queue (`staged_transfer.rs`).
+//! Posting operations. An operation becomes a work request, and one ring of the doorbell posts a batch of work
+//! requests. Operations that have to wait go to the staging queue (`staged_transfer.rs`).
 
 use crate::error::{Code, Error, Result, errno};
 use crate::mr::Paths;
@@ -65,7 +65,7 @@ pub(in crate::prov::verbs) fn aim(wr: &mut ibv_send_wr, Target { addr: remote_ad
 }
 
 impl State {
-    /// Posts a write or read: one remote piece, up to eight local pieces.
+    /// Posts a write or read with one remote piece and up to eight local pieces.
     #[inline]
     pub fn rma(&mut self, memory: &Arc<Registered>, dir: Dir, local: &[Iov], remote: &[RmaIov], c: &Common, descs: &[u64]) -> Result<()> {
         let [remote] = remote else {
@@ -140,7 +140,7 @@ impl State {
             here = memory.regions.lock().resolve(local, descs, &mut self.batch.pieces[at])?;
         }
         let bounced = here == BufferKind::Staged || (inject && here == BufferKind::Device);
-        // Paths are chosen and counted for RMA only.
+        // RMA has a path, which is chosen and counted here; messages have none.
         let how = match kind & flags::RMA {
             0 => 0,
             _ if bounced => mr::BOUNCED,
@@ -156,7 +156,8 @@ impl State {
             (self.batch.pieces[at][0], count) = (fresh.piece(), usize::from(total > 0));
             bounce = Some(fresh);
         }
-        // Soft-iWARP reads one piece of a read that has none: the one that an earlier request left in the same slot of the queue.
+        // Soft-iWARP executes a read without a piece with the piece that an earlier request left in the same slot of
+        // the queue, so a piece of no bytes is given.
         if read && count == 0 && self.unordered {
             (self.batch.pieces[at][0], count) = (ibv_sge { addr: 0, length: 0, lkey: 0 }, 1);
         }
@@ -190,7 +191,7 @@ impl State {
         let entry_only = end_wanted && !self.signal_all && bounce.is_none() && deadline == 0;
         let how = how | if entry_only { ENTRY_ONLY } else { 0 };
         let op = TxOp { end, path_bits: how, bounce, ..TxOp::default() };
-        // Fault injection acts on the staging queue, so every operation takes that way.
+        // Fault injection acts on the staging queue, so every operation goes through that queue.
         if self.must_wait() || self.faults.is_some() {
             let pieces = self.batch.pieces[at];
             let send_flags = send_flags | SIGNALED;
@@ -221,7 +222,7 @@ impl State {
         Ok(())
     }
 
-    /// The error if the endpoint's options rule out a path.
+    /// The error of an operation that takes this path, if the endpoint's options rule the path out.
     pub fn ruled_out(&self, path: Paths) -> Option<Error> {
         let policy = &self.options.policy;
         if policy.allowed().contains(path) {
@@ -235,14 +236,15 @@ impl State {
         Some(Error::coded(errno::EOPNOTSUPP, Code::Path, words))
     }
 
-    /// Accepts an operation that no permitted path can carry out, and fails it at once, as every provider does.
+    /// Accepts an operation that no permitted path can carry out, and fails the operation at once, as every provider
+    /// does.
     #[cold]
     pub(in crate::prov::verbs) fn refuse_rma(&mut self, kind: u64, len: usize, local: &[Iov], c: &Common, why: Error) -> Result<()> {
         let wanted = self.bind.wants_entry(c.flags);
         if !self.bind.reserve(wanted) {
             return Err(Error::AGAIN);
         }
-        // Operations that were promised to go out with the next one (`GDRFAB_MORE`) are posted now.
+        // Earlier operations with `GDRFAB_MORE` wait in the batch; they are posted now.
         self.flush_batch();
         let end = Ending {
             context: c.context,
@@ -258,11 +260,12 @@ impl State {
         Ok(())
     }
 
-    /// True if the device has to delay a fenced operation. A queue pair executes in order except behind reads and atomics, which are
-    /// answered later. Unneeded fences are avoided because soft-RoCE may forget to wake a request that it delays.
+    /// True if the device has to delay a fenced operation. A queue pair executes operations in order, except behind
+    /// reads and atomics, whose answers come later. A fence that is not needed is avoided, because soft-RoCE may forget
+    /// to wake a request that it delays.
     #[cold]
     pub fn needs_fence(&self, read: bool) -> bool {
-        // Reads of one connection are answered in order, and soft-iWARP refuses a fence before a read.
+        // The peer answers the reads of one connection in order, and soft-iWARP refuses a fence before a read.
         if read && self.unordered {
             return false;
         }
@@ -270,7 +273,7 @@ impl State {
         self.must_wait() || self.faults.is_some() || self.tx.iter().any(|op| op.end.kind & (flags::READ | flags::ATOMIC) != 0)
     }
 
-    /// Posts a transfer to or from memory that the peer's device does not reach.
+    /// Posts a staged transfer: a read or write of memory that the peer's device does not reach.
     #[cold]
     #[allow(clippy::too_many_arguments)]
     fn transfer(
@@ -326,12 +329,13 @@ impl State {
             ticket: None,
         };
         let t = StagedTransfer::new(dir, remote.key, remote.addr, pieces, count, bounce, data, end);
-        // Operations that were promised to go out with the next one (`GDRFAB_MORE`) are posted now.
+        // Earlier operations with `GDRFAB_MORE` wait in the batch; they are posted now.
         self.flush_batch();
         self.enqueue(WaitingOp::Staged(Box::new(t)))
     }
 
-    /// Puts a work request into the staging queue. The bytes of an inject call are copied, since the caller gets them back now.
+    /// Puts a work request into the staging queue. The bytes of an inject call are copied, because the caller may
+    /// change them as soon as the call returns.
     #[cold]
     pub(in crate::prov::verbs) fn enqueue_request(&mut self, mut ready: UnpostedRequest, inject: bool) -> Result<()> {
         if self.staging.jobs.len() >= self.tx.limit() as usize {
@@ -356,7 +360,8 @@ impl State {
         self.enqueue(WaitingOp::Plain(Box::new(ready)))
     }
 
-    /// Posts a request from the staging queue; the caller has checked that there is room. A failure becomes an error entry.
+    /// Posts a request from the staging queue; the caller has checked that the device's queue has room. A failure
+    /// becomes an error entry.
     pub fn post_queued(&mut self, mut ready: UnpostedRequest) {
         // SAFETY: integers and pointers, for all of which zero is a valid value.
         let mut wr: ibv_send_wr = unsafe { zeroed() };
@@ -389,7 +394,8 @@ impl State {
         }
     }
 
-    /// Makes sure that the completion of everything posted so far will be seen, if need be by an empty write.
+    /// Makes sure that a completion will come for everything posted so far. If the last operation asks for none, an
+    /// empty write is posted after it.
     pub fn request_completion(&mut self) {
         self.flush_batch();
         if self.unsignalled > 0 && !self.tx.is_full() {
@@ -399,15 +405,15 @@ impl State {
         }
     }
 
-    /// Posts the batch; all of its operations were accepted before, so failures become error entries.
+    /// Posts the batch. All of its operations were accepted before, so failures become error entries.
     pub fn flush_batch(&mut self) {
         if let Err(e) = self.post_batch(false) {
             crate::log!(Warn, "{e}");
         }
     }
 
-    /// Posts the batch. Operations of earlier calls were accepted, so their failures become error entries. If `own`, the last one is the
-    /// current call's, which returns its failure.
+    /// Posts the batch. Operations of earlier calls were accepted, so their failures become error entries. `own`: the
+    /// last operation belongs to the current call, which returns the failure of that operation.
     #[inline(always)]
     fn post_batch(&mut self, own: bool) -> Result<()> {
         let n = self.batch.len;
@@ -435,7 +441,7 @@ impl State {
             errno::ENOMEM => Error::AGAIN,
             err => status::call_error("posting a work request", err),
         };
-        // Newest first, the order in which `unpush` removes them.
+        // Newest first, because `unpush` removes the newest operation.
         for i in (taken.min(n)..n).rev() {
             let op = self.tx.unpush();
             let with_data = self.batch.wrs.get(i).is_some_and(|wr| wr.opcode == ibv_wr_opcode::IBV_WR_RDMA_WRITE_WITH_IMM);
@@ -455,7 +461,7 @@ impl State {
         Err(error)
     }
 
-    /// Fails the operations that wait for the last one of their batch, which will not come.
+    /// Fails the operations of the batch, whose last operation will not come.
     pub fn fail_batch(&mut self) {
         for _ in 0..std::mem::take(&mut self.batch.len) {
             let op = self.tx.unpush();

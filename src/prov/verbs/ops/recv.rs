@@ -84,7 +84,8 @@ impl State {
         Ok(())
     }
 
-    /// Posts a receive of the provider's own, without a buffer, which is all that a write with data needs.
+    /// Posts a receive of the provider's own. A write with data needs no buffer in its receive, so the receive has
+    /// none.
     pub fn repost_own(&mut self) {
         // SAFETY: integers, for all of which zero is a valid value.
         let mut pieces: [ibv_sge; IOV_LIMIT] = unsafe { zeroed() };
@@ -94,7 +95,7 @@ impl State {
         }
     }
 
-    /// A receive has completed, or was returned.
+    /// Handles a receive that has completed or that the device has returned.
     pub(in crate::prov::verbs) fn rx_completed(&mut self, wc: &ibv_wc, seq: u32) {
         if wc.status != ibv_wc_status::IBV_WC_SUCCESS && self.absorb_failure(wc, true, seq) {
             return;
@@ -112,8 +113,8 @@ impl State {
         let remote = if has_data { flags::REMOTE_CQ_DATA } else { 0 };
         let len = wc.byte_len as usize;
         if wc.opcode == ibv_wc_opcode::IBV_WC_RECV_RDMA_WITH_IMM {
-            // Of a staged write the device sees only the data; the bytes came before, by staged transfers that the peer announced with
-            // their length.
+            // The device sees only the data of a staged write. The bytes came before, by staged transfers in which the
+            // peer announced the length.
             let len = self.staging.staged_len(self.data_seen).unwrap_or(len);
             self.data_seen += 1;
             let entry = Completion { context: op.context, flags: flags::REMOTE_WRITE | flags::RMA | remote, len, buf: 0, data };

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Staged transfers, initiator's side: reads and writes of memory that the peer's device does not reach, through buffers (slots) of the
-//! peer and with the peer's help. While such an operation is in flight, later operations of the endpoint wait in the staging queue, so
-//! that operations take effect in the order of posting.
+//! Staged transfers, initiator's side: reads and writes of memory that the peer's device does not reach. The bytes go
+//! through buffers (slots) of the peer, and the peer's CPU copies them. While a staged transfer is in flight, later
+//! operations of the endpoint wait in the staging queue, so that operations take effect in the order of posting.
 
 use crate::error::{Code, Error, Result, errno};
 use crate::mr::Paths;
@@ -17,7 +17,7 @@ use crate::prov::verbs::sys::abi::ibv_wr_opcode;
 use crate::sys::time::now_ns;
 
 impl State {
-    /// Puts an operation into the staging queue, and starts it if nothing is before it.
+    /// Puts an operation into the staging queue, and starts the operation if nothing is before it.
     pub fn enqueue(&mut self, mut job: WaitingOp) -> Result<()> {
         if let WaitingOp::Staged(_) = &job
             && !self.service.as_ref().is_some_and(|s| s.up)
@@ -38,7 +38,7 @@ impl State {
         match verdict {
             Verdict::Go => {}
             Verdict::Hold(until) => job.hold(until),
-            // Fault injection: it ends with the other operations in the queue.
+            // The operation never starts; it ends with the other operations in the queue.
             Verdict::Lose => job.hold(u64::MAX),
         }
         self.staging.jobs.push_back(job);
@@ -56,7 +56,7 @@ impl State {
             if job.held_until() != 0 && now_ns() < job.held_until() {
                 return self.staging.jobs.push_front(job);
             }
-            // Nothing overtakes a striped operation.
+            // Only another striped operation may begin while a striped operation is in flight.
             let busy = self.rails.as_ref().is_some_and(|r| !r.active.is_empty());
             match job {
                 WaitingOp::Striped(stripe) if self.may_begin(&stripe) => _ = self.begin_stripe(*stripe),
@@ -80,10 +80,10 @@ impl State {
         }
     }
 
-    /// Advances the transfer at the head of the queue; true: it has ended.
+    /// Advances the transfer at the head of the queue. True: the transfer has ended.
     fn advance(&mut self, t: &mut StagedTransfer) -> Result<bool> {
         if !t.asked && t.begun == 0 && !self.tx.is_empty() {
-            // Earlier operations must have taken effect before.
+            // Earlier operations must have taken effect before the transfer begins.
             self.request_completion();
             return Ok(false);
         }
@@ -140,7 +140,7 @@ impl State {
                 self.stats.moved(Paths::STAGED, t.end.len);
                 self.bind.succeed(&t.end);
             }
-            // The write counts as done when its data has arrived.
+            // The write counts as done when its data has arrived at the peer, so the data is sent last.
             (Ok(()), Some(data)) => {
                 let mut ready = UnpostedRequest::empty(ibv_wr_opcode::IBV_WR_RDMA_WRITE_WITH_IMM, Some(data));
                 ready.op = TxOp { end: t.end, path_bits: mr::BOUNCED, ..TxOp::default() };
@@ -149,7 +149,7 @@ impl State {
         }
     }
 
-    /// A message of the peer's service queue pair.
+    /// Handles a message of the peer's service queue pair.
     pub fn on_message(&mut self, memory: &Registered, words: &Message) -> Result<()> {
         match words[0] as u8 {
             kind::BYE => {
@@ -226,7 +226,7 @@ impl State {
         }
     }
 
-    /// A slot is free again.
+    /// Frees a slot of the peer and goes on with the queue.
     pub fn free_slot(&mut self, slot: usize) {
         if self.staging.busy.get_mut(slot).and_then(Option::take).is_none() {
             return;
@@ -237,7 +237,7 @@ impl State {
         self.run_queue();
     }
 
-    /// Fails the operations in the queue: the connection is over and the device holds none of their buffers.
+    /// Fails the operations in the queue, because the connection is over and the device holds none of their buffers.
     pub fn flush_queue(&mut self) {
         for job in std::mem::take(&mut self.staging.jobs) {
             let end = *job.ending();

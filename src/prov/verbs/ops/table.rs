@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The tables of entry points for a verbs endpoint and its completion queues: operations that are one work request, and completions that
-//! go straight to the reader. All other cases go the general way (`prov/general.rs`).
+//! The tables of entry points for a verbs endpoint and its completion queues. The entry points handle operations that
+//! are one work request, and completions that go straight to the caller's array. All other cases go the general way
+//! (`prov/general.rs`).
 
 use super::fast::{PreparedPost, READ, SEND, WRITE};
 use crate::guard::{failed, hold};
@@ -35,7 +36,7 @@ pub fn choose(threading: Threading) -> &'static EpOps {
     }
 }
 
-/// Posts; the last thing that the call does.
+/// Posts the prepared operation as the last thing that the call does.
 #[inline(always)]
 fn post<const LOCKED: bool>(mut armed: PreparedPost<'_, LOCKED>) -> isize {
     match armed.post() {
@@ -89,7 +90,7 @@ impl<const LOCKED: bool> FastPath<Message> for Receive<LOCKED> {
     }
 }
 
-/// The read function of a queue that the device fills.
+/// The read function of a completion queue of the device.
 pub fn cq_ops(threading: Threading, format: CqFormat) -> &'static CqOps {
     match (threading, format) {
         (Threading::Safe, CqFormat::Context) => &CqOps { read: read::<ContextEntry, true> },
@@ -103,7 +104,7 @@ pub fn cq_ops(threading: Threading, format: CqFormat) -> &'static CqOps {
     }
 }
 
-/// gdrfab_cq_read(): from the device into the caller's array, while the queue of entries is empty.
+/// gdrfab_cq_read(): while the queue of entries is empty, completions go from the device into the caller's array.
 ///
 /// # Safety
 /// `cq` is open and has a table of `cq_ops`; `buf` is NULL or has room for `count` entries.

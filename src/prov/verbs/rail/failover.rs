@@ -1,18 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Failover of the first rail: the connection goes on after the loss of its first rail, as long as another rail lives. The first rail
-//! carries messages, notifications, small operations and the messages of the service queue pair.
+//! Failover of the first rail. The connection survives the loss of its first rail as long as another rail lives. The
+//! first rail carries messages, notifications, small operations and the messages of the service queue pair.
 //!
-//! Both sides stop their queue pair of the first rail. Once its device has returned every work request, each side tells the other, over
-//! the rails that are left, how many receives it has used (FIRST_LOST). A device executes the requests of one queue pair in order, so
-//! each side knows from that number which of its operations have arrived: they end with success. The others are posted again, in order,
-//! on a new queue pair of the same port (RAIL_OFFER and RAIL_READY with the number 0) when the port is back. An atomic operation without
-//! an answer fails instead, because it must not be executed twice.
+//! Both sides stop their queue pair of the first rail. Once its device has returned every work request, each side tells
+//! the other, over the rails that are left, how many receives it has used (FIRST_LOST). A device executes the requests
+//! of one queue pair in order, so each side knows from that number which of its own operations have arrived. The
+//! operations that have arrived end with success. When the port is back, the others are posted again, in order, on a
+//! new queue pair of the same port (RAIL_OFFER and RAIL_READY with the number 0). An atomic operation without an answer
+//! fails instead, because it must not be executed twice.
 //!
-//! Until then, new operations are stored in the `RetransmitQueue`; long operations, and the parts that the first rail had, go over the
-//! other rails. The connection ends if the first rail is not back within the connect timeout.
+//! Until then, new operations are stored in the `RetransmitQueue`. Long operations, and the parts that the first rail
+//! had, go over the other rails. The connection ends if the first rail is not back within the connect timeout.
 //!
-//! A process that polls memory may see a write twice if it had not ended when the rail was lost: no device tells how far a write has
-//! come.
+//! A write that had not ended when the rail was lost may become visible twice to a process that polls the memory: no
+//! device tells how far a write has come.
 
 use super::join::rail_message;
 use super::striping::blames_operation;
@@ -33,8 +34,8 @@ use crate::prov::verbs::sys::status::{self, Failed};
 use crate::sys::time::{deadline, now_ns};
 use std::sync::Arc;
 
-/// First packet number of the service queue pair after a loss. The queue pair keeps its number, so every epoch starts at a packet number
-/// of its own, and a late packet of an earlier epoch is not taken for a new one.
+/// First packet sequence number of the service queue pair after a loss. The queue pair keeps its number, so every epoch
+/// starts at another packet sequence number: a late packet of an earlier epoch must not be taken for a new one.
 fn psn(number: u32, epoch: u32) -> u32 {
     Service::psn(number.wrapping_add(epoch << 16))
 }
@@ -44,12 +45,12 @@ fn false_count() -> Error {
 }
 
 impl State {
-    /// The first rail is lost and not back yet.
+    /// True if the first rail is lost and not back yet.
     pub(in crate::prov::verbs) fn is_failing_over(&self) -> bool {
         self.rails.as_ref().is_some_and(|rails| rails.is_failing_over())
     }
 
-    /// True if the connection would go on without its first rail: another rail can carry messages.
+    /// True if the connection would survive the loss of its first rail, because another rail can carry messages.
     pub(in crate::prov::verbs) fn can_fail_over(&self) -> bool {
         matches!(self.phase, Phase::Connected)
             && self.peer_end.is_none()
@@ -62,19 +63,19 @@ impl State {
         if status != ibv_wc_status::IBV_WC_LOC_QP_OP_ERR || receive {
             return blames_operation(status) || status == ibv_wc_status::IBV_WC_RNR_RETRY_EXC_ERR;
         }
-        // Soft-RoCE reports this status for a link that is down, too. While the port is active, the second report for the same operation
-        // is believed.
+        // Soft-RoCE reports this status for a link that is down, too. So the operation is blamed only at the second
+        // report for the same operation, and only while the port is active.
         let before = rails.blamed.replace(seq);
         before == Some(seq) && rails.first.port.context().is_active(rails.first.port.number)
     }
 
-    /// Handles a failed completion whose cause is the loss of the first rail. False: the cause is another one, or the connection cannot
-    /// go on; the caller ends it.
+    /// Handles a failed completion whose cause is the loss of the first rail. False: the cause is another one, or the
+    /// connection cannot go on, and the caller ends the connection.
     #[cold]
     pub(in crate::prov::verbs) fn absorb_failure(&mut self, wc: &ibv_wc, receive: bool, seq: u32) -> bool {
         if self.is_failing_over() && matches!(self.phase, Phase::Draining) {
-            // The connection began to end during the failover. The operations that were stored have failed; they must not be counted as
-            // ended before this one.
+            // The connection began to end during the failover. The stored operations have failed already, and must not
+            // be counted as operations that ended before this one.
             self.finish_if_drained();
             return true;
         }
@@ -94,7 +95,7 @@ impl State {
         true
     }
 
-    /// The stopped queue pair has returned a work request.
+    /// Handles a work request that the stopped queue pair has returned.
     fn on_returned(&mut self, receive: bool, seq: u32) {
         let Some(outage) = self.rails.as_mut().and_then(|rails| rails.outage.as_mut()) else { return };
         if receive {
@@ -119,7 +120,7 @@ impl State {
         self.tx_succeeded(op);
     }
 
-    /// Begins the failover: stops the queue pair of the first rail and asks the device to return all of its work requests.
+    /// Begins the failover: stops the queue pair of the first rail, so that the device returns all its work requests.
     #[cold]
     pub(in crate::prov::verbs) fn fail_over(&mut self, why: Error) {
         if !self.can_fail_over() {
@@ -137,7 +138,7 @@ impl State {
         drop(queue);
         let patience = if rails.is_failing_over() { patience } else { rails.tried.until([tx.first(), rx.0], patience) };
         let outage = rails.outage.get_or_insert_with(|| {
-            // If the device holds no operation, none will be returned.
+            // If the device holds no operation, it will return none.
             let is_idle = tx.first() == end;
             let (nothing_left, announced) = (is_idle, Vec::new());
             let new = Outage {
@@ -159,7 +160,8 @@ impl State {
         });
         (outage.announced, outage.peer) = (Vec::new(), None);
         if !was_up {
-            // The queue pair that was lost now is a replacement. It got receives at most, and only once it was installed (`Ready`).
+            // The queue pair that was lost now is a replacement. A replacement holds receives at most, and only after
+            // it was installed (`Ready`).
             (outage.rx_returned, outage.rx_given) = if stage == RailStage::Ready { rx } else { (outage.rx_given, outage.rx_given) };
         }
         rails.first.destroy();
@@ -183,7 +185,7 @@ impl State {
         }
     }
 
-    /// Advances the failover; `cqs`: the completion queues of the first rail.
+    /// Advances the failover. `cqs` gives the completion queues of the first rail.
     pub(in crate::prov::verbs) fn failover_turn(&mut self, cqs: impl FnOnce() -> Option<[Arc<Cq>; 2]>) {
         if self.is_failing_over() {
             self.ask_alive();
@@ -191,8 +193,8 @@ impl State {
         }
     }
 
-    /// Asks over the further rails whether the peer still exists. A peer that dies or closes is noticed by this, whatever
-    /// `GDRFAB_OPT_CONNECT_TIMEOUT` says.
+    /// Asks over the further rails whether the peer still exists. So this side notices that the peer has died or
+    /// closed, whatever `GDRFAB_OPT_CONNECT_TIMEOUT` says.
     fn ask_alive(&mut self) {
         let now = now_ns();
         let Some(rails) = self.rails.as_mut().filter(|_| matches!(self.phase, Phase::Connected)) else { return };
@@ -218,7 +220,7 @@ impl State {
         }
     }
 
-    /// The next step of the failover. An error ends the connection.
+    /// Takes the next step of the failover. An error ends the connection.
     fn failover_step(&mut self, cqs: Option<[Arc<Cq>; 2]>) -> Result<()> {
         let (now, patience, first_rx) = (now_ns(), self.retry_policy, self.rx.first());
         let service = self.service.as_ref().map_or((0, 0, 0), |s| (s.with_device, s.received, s.qp.number));
@@ -249,7 +251,7 @@ impl State {
             }
             RailStage::Down { again } if again <= now => {
                 let Some(cqs) = cqs else { return Ok(()) };
-                // The generation of a replacement is the epoch; `create_qp_with` adds one.
+                // A replacement has the epoch as its generation; `create_qp_with` adds one.
                 first.generation = epoch.wrapping_sub(1);
                 match first.create_qp_with(&cqs, 0, asked) {
                     Ok(mut message) => {
@@ -275,7 +277,7 @@ impl State {
                 None => Ok(()),
                 Some(Ok(())) => self.install_first(),
                 Some(Err(e)) => {
-                    // The peer may have a queue pair that waits for this one; it has to hear of the failure.
+                    // The peer may have a queue pair that waits for this one, so the peer has to hear of the failure.
                     self.fail_over(e);
                     Ok(())
                 }
@@ -285,7 +287,7 @@ impl State {
         }
     }
 
-    /// Tells the peer over every rail, since each of them may be lost too.
+    /// Tells the peer over every further rail, because any of these rails may be lost too.
     fn announce(&mut self, message: Message) {
         if let Some(outage) = self.rails.as_mut().and_then(|rails| rails.outage.as_mut()) {
             outage.announced.push(message);
@@ -301,21 +303,21 @@ impl State {
         }
     }
 
-    /// A further rail has come up: it gets all announcements, because another rail may have lost them.
+    /// A further rail has come up. It gets all announcements, because another rail may have lost them.
     pub(in crate::prov::verbs) fn repeat_announcements(&mut self, number: usize) {
         self.update_other_rail_up();
         let announced = self.rails.as_ref().and_then(|rails| rails.outage.as_ref()).map(|outage| outage.announced.clone());
         self.send_by_rail(number, &announced.unwrap_or_default());
     }
 
-    /// The port is active again.
+    /// The port of the first rail is active again, so the next attempt is made now.
     pub(in crate::prov::verbs) fn retry_first_now(&mut self) {
         if let Some(rails) = self.rails.as_mut().filter(|rails| rails.is_failing_over()) {
             rails.first.retry_now(now_ns());
         }
     }
 
-    /// Tells the retransmit queue whether a fault-injected loss of the first rail would be survived.
+    /// Tells the retransmit queue whether the connection would survive a loss of the first rail by fault injection.
     fn update_other_rail_up(&mut self) {
         let other_up = self.can_fail_over();
         if let Some(queue) = self.qp.as_ref().and_then(|qp| qp.retransmit.as_ref()) {
@@ -323,7 +325,7 @@ impl State {
         }
     }
 
-    /// A further rail was lost. During a failover another one must be left, or the connection ends.
+    /// A further rail was lost. During a failover the connection ends unless another further rail is left.
     pub(in crate::prov::verbs) fn check_failover(&mut self, why: &Error) {
         self.update_other_rail_up();
         // The peer's RAIL_READY may have been lost with the rail.
@@ -352,14 +354,14 @@ impl State {
         }
     }
 
-    /// A message of the peer about the first rail. A message about another loss than the current one is late, or a lie, and changes
-    /// nothing.
+    /// Handles a message of the peer about the first rail. A message about another loss than the current one is late or
+    /// a lie, and changes nothing.
     fn on_failover_message(&mut self, message: &Message) {
         let (kind, epoch) = (message[0] as u8, (message[0] >> 32) as u32);
         let Some(rails) = &self.rails else { return };
         let is_next = {
-            // A peer that has already resolved its deliveries has heard of this side's loss, so its epoch counts only after this side has
-            // announced it.
+            // FIRST_LOST of the next epoch begins a new failover. During a failover the message counts only after this
+            // side has announced the current loss, because only then can the peer have gone on to the next one.
             let notice = rails.outage.as_ref().is_none_or(|outage| !outage.announced.is_empty());
             epoch == rails.epoch.wrapping_add(1) && notice
         };
@@ -379,8 +381,8 @@ impl State {
         self.advance_failover(None);
     }
 
-    /// Both sides have stopped: operations that arrived end with success, others are posted again when the rail is back, and parts of
-    /// striped operations go to the other rails.
+    /// Decides the fate of the operations, because both sides have stopped. Operations that arrived end with success,
+    /// others are posted again when the rail is back, and parts of striped operations go to the other rails.
     fn resolve_deliveries(&mut self, used: [u32; 2]) -> Result<()> {
         let State { rails: Some(rails), qp: Some(qp), tx, service, .. } = self else { return Ok(()) };
         let (Some(outage), Some(queue)) = (&rails.outage, &qp.retransmit) else { return Ok(()) };
@@ -399,7 +401,7 @@ impl State {
                     let part = op.run;
                     if let Some(stripe) = rails.stripe(op.end.context as u64) {
                         let requests = stripe.requests_of(part as usize) as u32;
-                        // Requests before `start` have ended, and their slots belong to other operations.
+                        // The requests before `start` have ended, and other operations use their slots.
                         (0..requests)
                             .filter(|i| *i <= seq.wrapping_sub(start))
                             .for_each(|i| queue.replace_by_empty_write(seq.wrapping_sub(i)));
@@ -416,7 +418,8 @@ impl State {
         Ok(())
     }
 
-    /// The replacement is connected: it takes the place of the old queue pair, gets the stored receives, and the peer is told.
+    /// The replacement is connected. It takes the place of the old queue pair and gets the stored receives, and the
+    /// peer is told.
     fn install_first(&mut self) -> Result<()> {
         let State { rails: Some(rails), qp: Some(last), rx, rx_tag, service, retry_policy: patience, link, .. } = self else {
             return Ok(());
@@ -446,9 +449,9 @@ impl State {
         self.failover_step(None)
     }
 
-    /// Both sides are ready: the stored operations are posted.
+    /// Both sides are ready, so the stored operations are posted.
     fn resume_first(&mut self) -> Result<()> {
-        // Requests that wait for the last one of their batch are stored first, so that they are posted in order.
+        // The requests of the batch are stored first, so that they are posted in order.
         self.flush_batch();
         let State { rails: Some(rails), qp: Some(qp), tx, rx, service, .. } = self else { return Ok(()) };
         let Some(outage) = rails.outage.take() else { return Ok(()) };
@@ -468,8 +471,8 @@ impl State {
     }
 }
 
-/// Posts the stored receives from `first` up to `next`, and lets new receives go to the device again: the peer may send as soon as it has
-/// RAIL_READY.
+/// Posts the stored receives from `first` up to `next`, and lets new receives go to the device again. The peer may send
+/// as soon as it has RAIL_READY.
 fn repost_receives(qp: &Qp, tag: Tag, first: u32, next: u32) -> Result<()> {
     let Some(mut queue) = qp.retransmit.as_ref().map(|queue| queue.lock()) else { return Ok(()) };
     queue.receives_suspended = false;

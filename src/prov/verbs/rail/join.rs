@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Making, connecting and probing the queue pair of a rail; and the few messages that a further rail carries while the first rail is lost
-//! (`failover.rs`). These are sends of their own beside the parts of striped operations.
+//! Making, connecting and probing the queue pair of a rail; and the few messages that a further rail carries while the
+//! first rail is lost (`failover.rs`). Such a message is a send of its own, beside the parts of striped operations.
 
 use crate::config;
 use crate::error::{Error, Result, errno};
@@ -18,16 +18,17 @@ use std::mem::zeroed;
 use std::ptr::null_mut;
 use std::sync::Arc;
 
-/// Messages that a rail can have in flight, and receives for the peer's messages.
+/// Most messages in flight on a rail, and the number of receives for the peer's messages.
 const MESSAGES: usize = 8;
 /// Completions that a rail can have outstanding.
 pub const CHARGE: usize = DEPTH + 2 * MESSAGES;
-/// Stands for the part number in an `InFlightPart` that is a message or a sign of life.
+/// The part number of an `InFlightPart` that is a message or a sign of life.
 pub const NO_PART: u16 = u16::MAX;
 
 /// The threads that connect queue pairs. Each attempt takes about a second at most.
 static CONNECTORS: WorkQueue = WorkQueue::new("gdrfab-rail", 8);
 
+/// A message about the rail `number`, with the generation of this side's queue pair.
 pub fn rail_message(kind: u8, number: usize, generation: u32) -> Message {
     [u64::from(kind) | (number as u64) << 8 | u64::from(generation) << 32, 0, 0, 0, 0, 0, 0, 0]
 }
@@ -37,14 +38,14 @@ impl RailOffer {
         let mut gid = [0; 16];
         gid[..8].copy_from_slice(&message[1].to_be_bytes());
         gid[8..].copy_from_slice(&message[2].to_be_bytes());
-        // A peer that gives no number serves one read at a time.
+        // A peer that gives no number of reads serves one read at a time.
         let (lid, reads, mtu) = (message[4] as u16, ((message[4] >> 16) as u8).max(1), (message[4] >> 32) as u32);
         RailOffer { generation, gid, lid, qpn: message[3] as u32 & 0xff_ffff, mtu, reads }
     }
 }
 
 impl Rail {
-    /// Makes the queue pair of a further rail and posts its receives. Returns the offer for the peer.
+    /// Makes the queue pair of a further rail and posts the receives for messages. Returns the offer for the peer.
     pub(in crate::prov::verbs) fn create_qp(&mut self, cq: &Arc<Cq>, number: usize, pieces: u32) -> Result<Message> {
         let (tx, rx) = ((DEPTH + MESSAGES) as u32, MESSAGES as u32);
         let asked = Capacity { tx, rx, tx_pieces: pieces, rx_pieces: 1, inline: size_of::<Message>() as u32 };
@@ -53,6 +54,7 @@ impl Rail {
         Ok(message)
     }
 
+    /// Makes a queue pair that completes in `cqs`. Returns the offer for the peer.
     pub(in crate::prov::verbs) fn create_qp_with(&mut self, cqs: &[Arc<Cq>; 2], number: usize, asked: Capacity) -> Result<Message> {
         let qp = Qp::new(&self.port.pd, &cqs[0].raw, &cqs[1].raw, asked)?;
         qp.init(self.port.number)?;
@@ -69,8 +71,8 @@ impl Rail {
         Ok(message)
     }
 
-    /// Lets a thread connect the queue pair to the peer's, because the kernel resolves the peer's address meanwhile, which takes about a
-    /// second if there is no answer. The thread keeps the completion queues alive.
+    /// Lets a thread connect the queue pair to the peer's. During that call the kernel resolves the peer's address,
+    /// which takes about a second if nobody answers. The thread keeps the completion queues alive.
     pub(in crate::prov::verbs) fn connect(&mut self, cqs: [Arc<Cq>; 2], patience: RetryPolicy) -> Result<()> {
         let (Some(qp), Some(peer)) = (self.qp.take(), &self.peer) else { return Ok(()) };
         let config = &config::get().verbs;
@@ -94,7 +96,7 @@ impl Rail {
                 Some(joining) => *joining.lock() = Some((qp, joined)),
                 None => drop(qp),
             }
-            // After the queue pair, which completes there.
+            // The completion queues go after the queue pair, which completes there.
             drop(cqs);
         };
         match CONNECTORS.give([Box::new(work) as Work]) {
@@ -103,7 +105,7 @@ impl Rail {
         }
     }
 
-    /// The result of the attempt to connect; `None`: the thread has not finished.
+    /// The result of the attempt to connect. `None`: the thread has not finished.
     pub(in crate::prov::verbs) fn connect_result(&mut self) -> Option<Result<()>> {
         let (qp, joined) = self.joining.as_ref()?.lock().take()?;
         (self.qp, self.joining) = (Some(qp), None);
@@ -119,8 +121,9 @@ impl Rail {
         Ok(())
     }
 
-    /// Asks the peer's card, by a write of no bytes, whether its queue pair still exists, unless the rail has something else in flight. A
-    /// message is not used for that: it takes a receive, which a sleeping peer does not post again.
+    /// Asks the peer's card, by a write of no bytes, whether the peer's queue pair still exists, unless something else
+    /// is in flight on the rail. A message would need a receive of the peer, and a sleeping peer does not post receives
+    /// again.
     pub(in crate::prov::verbs) fn ask_alive(&mut self) -> Result<()> {
         let Some(qp) = self.qp.as_ref().filter(|_| self.is_up() && self.in_flight.is_empty()) else { return Ok(()) };
         status::returned(qp.post_empty_write(self.tag.send(self.seq())), "asking for a sign of life")?;
@@ -142,7 +145,7 @@ impl Rail {
         unsafe { qp.post_recv(&mut wr) }
     }
 
-    /// The message in a completed receive; the receive is posted again.
+    /// Returns the message in a completed receive, and posts the receive again.
     pub(in crate::prov::verbs) fn take_message(&mut self, seq: u32, len: u32) -> Result<Option<Message>> {
         let place = (seq & 0xff_ffff) as usize;
         let Some(ear) = self.message_buffer.as_ref().filter(|_| place < MESSAGES && len as usize == size_of::<Message>()) else {
@@ -154,7 +157,7 @@ impl Rail {
         Ok(Some(message))
     }
 
-    /// True if the rail is up and can carry messages: they travel inside the work request.
+    /// True if the rail is up and can carry messages, which travel inside the work request.
     pub(in crate::prov::verbs) fn can_send_messages(&self) -> bool {
         self.is_up() && self.qp.as_ref().is_some_and(|qp| qp.capacity.inline as usize >= size_of::<Message>())
     }

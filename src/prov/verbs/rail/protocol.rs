@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Bringing further rails up and down, and the messages about rails and keys between the two sides. The messages go by the service queue
-//! pair, or as parcels of a lane. Every message is input from the peer and is checked. `state/rail.rs` describes the stages of a rail.
+//! Bringing further rails up and down, and the messages about rails and keys between the two sides. The messages go
+//! over the service queue pair, or as parcels of a lane. Every message is input from the peer and is checked.
+//! `state/rail.rs` describes the stages of a rail.
 
 use super::join::rail_message;
 use crate::error::{Code, Error, Result, errno};
@@ -28,7 +29,7 @@ fn lost(message: &'static str) -> Error {
 }
 
 impl State {
-    /// Sends a message about rails or keys. A failure is logged only: losing the message costs a rail at most.
+    /// Sends a message about rails or keys. A failure is only logged, because losing the message costs a rail at most.
     pub(in crate::prov::verbs) fn send_rail_message(&mut self, message: Message) {
         if !matches!(self.phase, Phase::Connected) {
             return;
@@ -43,8 +44,8 @@ impl State {
         }
     }
 
-    /// Answers a message about rails or keys. The peer may know before this side that both are connected. An error: the peer asks more
-    /// than it may.
+    /// Answers a message about rails or keys. The answer also goes out while this side is still connecting, because the
+    /// peer may learn first that both sides are connected. An error: the peer asks more than it may.
     fn answer_rail_message(&mut self, message: Message) -> Result<()> {
         let is_there = matches!(self.phase, Phase::Connected | Phase::Connecting(_));
         match &mut self.service {
@@ -124,7 +125,7 @@ impl State {
         }
     }
 
-    /// The probe of a rail has come back.
+    /// The probe of a rail has succeeded.
     pub(in crate::prov::verbs) fn rail_came_up(&mut self, number: usize) {
         let Some(rails) = &mut self.rails else { return };
         let Some(rail) = rails.rail(number) else { return };
@@ -146,7 +147,8 @@ impl State {
         }
     }
 
-    /// This side has lost a rail, or could not bring it up: its queue pair is destroyed at once, and the peer is told.
+    /// This side has lost a rail, or could not bring it up. The queue pair of the rail is destroyed at once, and the
+    /// peer is told.
     #[cold]
     pub(in crate::prov::verbs) fn lose_rail(&mut self, number: usize, why: Error) {
         let Some(was_up) = self.drop_rail(number, &why) else { return };
@@ -158,7 +160,8 @@ impl State {
         }
     }
 
-    /// Destroys the queue pair of a rail and tells the peer. Returns whether the rail was up; `None`: it had no queue pair.
+    /// Destroys the queue pair of a rail and tells the peer. Returns whether the rail was up. `None`: the rail had no
+    /// queue pair.
     fn drop_rail(&mut self, number: usize, why: &Error) -> Option<bool> {
         let rails = self.rails.as_mut()?;
         let name = rails.name(number);
@@ -180,7 +183,8 @@ impl State {
         Some(was_up)
     }
 
-    /// The peer's queue pair is gone, so nothing of it can arrive any more: the parts that the rail had go over others.
+    /// The peer's queue pair is gone, and no packet of it can arrive any more. So the parts that the rail had not
+    /// finished go over other rails.
     fn peer_lost_rail(&mut self, number: usize) {
         self.drop_rail(number, &lost("the peer has lost it"));
         let Some(rails) = &mut self.rails else { return };
@@ -195,7 +199,8 @@ impl State {
         self.dispatch_parts();
     }
 
-    /// A message about rails or keys. A message that names no current rail, queue pair or key is late, or a lie, and changes nothing.
+    /// Handles a message about rails or keys. A message that names no current rail, queue pair or key is late or a lie,
+    /// and changes nothing.
     pub(in crate::prov::verbs) fn on_rail_message(&mut self, memory: &Registered, message: &Message) -> Result<()> {
         let Some(rails) = &mut self.rails else { return Ok(()) };
         let (number, generation) = ((message[0] >> 8 & 0xff) as usize, (message[0] >> 32) as u32);
@@ -258,7 +263,7 @@ impl State {
     fn on_offer(&mut self, number: usize, generation: u32, message: &Message) {
         let offer = RailOffer::parse(generation, message);
         let Some(rail) = self.rails.as_mut().and_then(|r| r.rail(number)) else { return };
-        // An offer of a new generation also says that the one before is gone.
+        // An offer of a new generation also means that the peer's earlier queue pair is gone.
         match rail.stage {
             RailStage::Connecting | RailStage::Ready | RailStage::Probing | RailStage::Up | RailStage::Lost { .. } => {
                 self.peer_lost_rail(number)
@@ -269,7 +274,7 @@ impl State {
         (rail.peer, rail.peer_ready) = (Some(offer), false);
     }
 
-    /// An asynchronous event about the port or the queue pair of a further rail.
+    /// Handles an asynchronous event about the port or the queue pair of a further rail.
     pub(in crate::prov::verbs) fn on_rail_event(&mut self, number: usize, device: &str, event: &AsyncEvent) {
         use crate::prov::verbs::sys::abi::ibv_event_type::{IBV_EVENT_PORT_ACTIVE, IBV_EVENT_PORT_ERR};
         let Some(rail) = self.rails.as_mut().and_then(|r| r.rail(number)) else { return };
@@ -282,7 +287,7 @@ impl State {
             AsyncEvent { qpn: Some(qpn), fatal: true, .. } if rail.qp.as_ref().is_some_and(|qp| qp.number == qpn) => {
                 self.lose_rail(number, Error::new(errno::EIO, event.words));
             }
-            // The completion queue of this rail: this domain has no other queue with that device.
+            // The completion queue of this rail has failed: the domain has no other completion queue on that device.
             AsyncEvent { cq: Some(_), fatal: true, .. } => self.lose_rail(number, Error::new(errno::EIO, event.words)),
             AsyncEvent { qpn: None, cq: None, port: None, fatal: true, .. } => {
                 self.lose_rail(number, Error::new(errno::ENODEV, event.words));
@@ -291,7 +296,7 @@ impl State {
         }
     }
 
-    /// When a rail is to be advanced next; 0: at no set time.
+    /// The time at which a rail is next to be advanced; 0: no time is set.
     pub(in crate::prov::verbs) fn rails_due(&self) -> u64 {
         match self.phase {
             Phase::Connected => self.rails.as_ref().map_or(0, |r| r.due(self.link.rails)),
@@ -299,7 +304,7 @@ impl State {
         }
     }
 
-    /// The address of the peer's end of the first rail.
+    /// The address of the peer's port of the first rail.
     pub(in crate::prov::verbs) fn peer_ip(&self) -> Option<IpAddr> {
         match self.link.peer()? {
             Address::Cm(at) => Some(at.ip()),
@@ -317,7 +322,7 @@ impl State {
 }
 
 impl Domain {
-    /// Tells the peers that may have stored a region's keys that these name nothing any more.
+    /// Tells the peers that may have stored the region's keys that these keys name nothing any more.
     pub(in crate::prov::verbs) fn revoke_rails(&self, keys: &Arc<Keys>) {
         for ep in self.watch.endpoints() {
             let mut s = ep.state.lock();
@@ -329,7 +334,7 @@ impl Domain {
         }
     }
 
-    /// True if a peer could take one of these keys for a key of a region that is gone.
+    /// True if a peer may still take one of these keys for a key of a closed region.
     pub(in crate::prov::verbs) fn may_be_confused(&self, keys: &Keys) -> bool {
         let mistakes = |ep: Arc<Shared>| ep.state.lock().rails.as_ref().is_some_and(|rails| rails.rail_keys.may_confuse(keys));
         self.stale.load(Ordering::Relaxed) > 0 && self.watch.endpoints().into_iter().any(mistakes)

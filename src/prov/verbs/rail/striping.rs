@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Striped operations, which go over several rails: they are cut into parts, the parts are given to the rails as these have room, and the
-//! operation ends when every part has ended.
+//! Striped operations, which go over several rails. An operation is cut into parts, each rail gets parts while it has
+//! room, and the operation ends when every part has ended.
 //!
-//! A striped operation waits in the staging queue (`ops/staged_transfer.rs`). It begins when everything posted before it has ended, and
-//! operations posted after it wait for its end, so the order is the same as over one rail. A part of a rail that is lost goes again over
-//! another rail.
+//! A striped operation waits in the staging queue (`ops/staged_transfer.rs`). The operation begins when all operations
+//! before it have ended, and operations posted later wait for its end, so the order is the same as over one rail. If a
+//! rail is lost, its parts go again over another rail.
 
 use super::join::NO_PART;
 use crate::error::{Error, Result, errno};
@@ -31,11 +31,12 @@ use crate::sys::time::now_ns;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// Bits of `msg_order`: reads stay behind reads, and writes behind writes.
+/// Bits of `msg_order`: reads stay in order among themselves, and so do writes.
 const READS: u64 = 1 << 0;
 const WRITES: u64 = 1 << 4;
 
-/// True if a completion status blames the operation and not the rail. Such a failure ends the connection, as it does over one rail.
+/// True if a completion status blames the operation and not the rail. A failure of the operation ends the connection,
+/// as it does over one rail.
 pub(in crate::prov::verbs) fn blames_operation(status: u32) -> bool {
     use ibv_wc_status::*;
     matches!(
@@ -69,8 +70,8 @@ impl Shared {
 }
 
 impl State {
-    /// The keys on all rails of the peer's region that `key` names on the first rail. If they are unknown, the peer is asked, for the
-    /// next operation.
+    /// The keys on all rails of the peer's region that `key` names on the first rail. If the keys are unknown, the peer
+    /// is asked, and the answer serves later operations.
     fn rail_keys_for(&mut self, key: u64) -> Option<Arc<Keys>> {
         let rkey = u32::try_from(key).ok()?;
         let (found, ask) = self.rails.as_mut()?.rail_keys.lookup(rkey);
@@ -80,7 +81,7 @@ impl State {
         found
     }
 
-    /// Cuts one operation into parts; `None`: it goes over the first rail alone.
+    /// Cuts one operation into parts. `None`: the operation goes over the first rail alone.
     #[allow(clippy::too_many_arguments)]
     fn cut_one(&mut self, memory: &Registered, dir: Dir, local: &[Iov], descs: &[u64], addr: u64, key: u64, end: Ending) -> Option<Stripe> {
         let there = self.rail_keys_for(key)?;
@@ -105,12 +106,13 @@ impl State {
         Some(stripe)
     }
 
-    /// The number of work requests that a part may have: a part must fit into the first rail's queue as well.
+    /// Most work requests of a part: every part must also fit into the queue of the first rail.
     fn most_requests(&self) -> usize {
         (self.tx.limit() / 4).max(1) as usize
     }
 
-    /// Posts a read or write over several rails. `None`: the operation does not go over several rails, and nothing was done.
+    /// Posts a read or write over several rails. `None`: the operation does not go over several rails, and nothing was
+    /// posted.
     #[allow(clippy::too_many_arguments)]
     pub(in crate::prov::verbs) fn stripe_rma(
         &mut self,
@@ -141,13 +143,13 @@ impl State {
         }
         stripe.fenced = c.flags & flags::FENCE != 0;
         (stripe.end.wanted, stripe.end.deadline) = (wanted, self.deadline(c.timeout_ns));
-        // Operations that were promised to go out with the next one (`GDRFAB_MORE`) are posted now.
+        // Earlier operations with `GDRFAB_MORE` wait in the batch; they are posted now.
         self.flush_batch();
         Some(self.enqueue(WaitingOp::Striped(Box::new(stripe))))
     }
 
-    /// Posts as many runs of a list as can go over several rails together, and returns their number. `None`: the list goes over the first
-    /// rail alone.
+    /// Posts as many runs of a list as can go over several rails together; returns their number. `None`: the list goes
+    /// over the first rail alone.
     pub(in crate::prov::verbs) fn stripe_list(
         &mut self,
         memory: &Registered,
@@ -156,8 +158,9 @@ impl State {
         pairs: &[Pair],
         c: &Common,
     ) -> Option<Result<usize>> {
-        /// Most runs, and most bytes, that are taken at once.
+        /// Most runs that are taken at once.
         const RUNS: usize = 4096;
+        /// Bytes after which no further run is taken.
         const BYTES: usize = 64 << 20;
         let least = self.rails.as_ref()?.min_striped;
         let (mut count, mut total) = (0, 0usize);
@@ -174,7 +177,7 @@ impl State {
             return Some(Ok(0));
         }
         let runs = runs.get(..count)?;
-        // For each pair of the list: its index among the operation's keys, once a run has used it.
+        // For each pair of the list: the index of its keys in the operation, once a run has used the pair.
         let mut places: Vec<Option<u16>> = vec![None; pairs.len()];
         let (mut own, mut there, mut how) = (Vec::new(), Vec::new(), 0);
         let mut mask = self.rails.as_ref()?.up();
@@ -243,7 +246,8 @@ impl State {
         if mask & !1 == 0 || m.pieces.len() > rails.pieces as usize {
             return None;
         }
-        // The operation must not overtake anything posted before, unless it is a read of a long message, which belongs to no order.
+        // The operation must not overtake anything posted before. Only a read of a long message may, because it belongs
+        // to no order.
         if !m.direct && !self.tx.is_empty() {
             return Some(StripeProgress::Waits);
         }
@@ -291,7 +295,7 @@ impl State {
         id
     }
 
-    /// Gives parts to the rails that have room.
+    /// Gives parts to the rails as long as these have room.
     pub(in crate::prov::verbs) fn dispatch_parts(&mut self) {
         while let Some((at, part, number)) = self.next_part() {
             let sent = if number == 0 { self.send_part(at, part) } else { self.send_part_by(at, part, number) };
@@ -304,9 +308,9 @@ impl State {
         }
     }
 
-    /// The index of the next operation with a part to send, that part, and the rail that takes it.
+    /// The index of the next operation with a part to post, that part, and the rail that takes the part.
     fn next_part(&mut self) -> Option<(usize, u16, usize)> {
-        // A quarter of the queue is left for the parcels of a lane.
+        // For a lane, a quarter of the queue is left for parcels.
         let queue = if self.lane.is_some() { self.tx.limit() * 3 / 4 } else { self.tx.limit() } as usize;
         let used = self.tx.len() as usize;
         let rails = self.rails.as_mut()?;
@@ -320,7 +324,7 @@ impl State {
         Some((at, part, rails.fastest(mask, len, requests, has_room)?))
     }
 
-    /// Posts a part with the queue pair of the first rail; false: its queue is full.
+    /// Posts a part with the queue pair of the first rail. False: the queue is full.
     fn send_part(&mut self, at: usize, part: u16) -> Result<bool> {
         let State { rails: Some(rails), qp: Some(qp), tx, tx_tag, unsignalled, .. } = self else { return Ok(false) };
         let Some(stripe) = rails.active.get_mut(at) else { return Ok(false) };
@@ -343,7 +347,7 @@ impl State {
         Ok(true)
     }
 
-    /// Posts a part with the queue pair of a further rail; false: its queue is full.
+    /// Posts a part with the queue pair of a further rail. False: the queue is full.
     fn send_part_by(&mut self, at: usize, part: u16, number: usize) -> Result<bool> {
         let Some(rails) = &mut self.rails else { return Ok(false) };
         let Some(stripe) = rails.active.get_mut(at) else { return Ok(false) };
@@ -416,7 +420,8 @@ impl State {
         self.dispatch_parts();
     }
 
-    /// A striped operation has failed, which ends the connection; its entry comes when the connection has ended.
+    /// Stores the error of a striped operation. The failure ends the connection, and the operation gets its entry when
+    /// the connection has ended.
     #[cold]
     pub(in crate::prov::verbs) fn stripe_failed(&mut self, id: u64, part: u16, error: Error) {
         if let Some(stripe) = self.rails.as_mut().and_then(|r| r.stripe(id)) {
@@ -425,7 +430,7 @@ impl State {
         }
     }
 
-    /// Ends the operations whose parts have all ended, in the order of posting.
+    /// Ends the operations at the head whose parts have all ended, in the order of posting.
     fn finish_stripes(&mut self) {
         while let Some(rails) = &mut self.rails
             && rails.active.front().is_some_and(|s| s.left == 0)
@@ -444,11 +449,11 @@ impl State {
         }
     }
 
-    /// The connection is over and the queue pairs are gone: operations in flight have failed.
+    /// Fails the striped operations in flight, because the connection is over and the queue pairs are gone.
     pub(in crate::prov::verbs) fn flush_stripes(&mut self) {
         let Some(rails) = &mut self.rails else { return };
         rails.end();
-        // The job of a lane fails with the lane's other jobs.
+        // A lane's job fails with the lane's other jobs.
         for stripe in std::mem::take(&mut rails.active).into_iter().filter(|s| s.whose != StripeOrigin::LaneJob) {
             let error = stripe.failed.unwrap_or_else(|| self.flushed(stripe.end.deadline));
             self.stats.errors += 1;
@@ -459,11 +464,11 @@ impl State {
 
 /// The progress of striping a lane's operation.
 pub enum StripeProgress {
-    /// Parts are in flight, or cannot begin yet; the lane asks again.
+    /// Parts are in flight or cannot begin yet; the lane tries again.
     Waits,
     /// All bytes are in place.
     Over,
-    /// The striped operation ends by itself; the lane forgets it.
+    /// The striped operation reports its own end; the lane forgets the operation.
     Gone,
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Connecting: by rdma_cm, whose events advance the attempt while this library moves the queue pairs; or by addresses that the caller
-//! exchanged.
+//! Connecting an endpoint: either by rdma_cm, whose events advance the attempt while this library moves the queue pairs
+//! through their states; or by addresses that the caller exchanged.
 
 use super::pep::Request;
 use crate::config;
@@ -56,7 +56,7 @@ impl State {
         })
     }
 
-    /// Begins to connect to a listener.
+    /// Begins to connect to a listener by rdma_cm.
     pub fn dial(&mut self, domain: &Domain, address: &str, data: &[u8]) -> Result<()> {
         let to = match address.parse::<Address>()? {
             Address::Cm(to) => to,
@@ -65,7 +65,7 @@ impl State {
         let channel = Channel::new()?;
         let id = Id::new(&channel)?;
         self.set_ack_timeout(&id);
-        // The domain's own address is the source, so that rdma_cm picks the domain's device and no other.
+        // The domain's own address is the source, so that rdma_cm chooses the domain's device and no other.
         let from = domain.gid.ip.filter(|ip| ip.is_ipv4() == to.is_ipv4()).map(|ip| SocketAddr::new(ip, 0));
         id.resolve(from, to, RESOLVE_MS).map_err(|e| e.context(format_args!("connecting to {address}")))?;
         self.link = Link { id: Some(id), channel: Some(channel), peer: Some(to), ..Link::default() };
@@ -74,7 +74,7 @@ impl State {
         Ok(())
     }
 
-    /// Accepts a connection request. On failure the request is lost, and the peer is rejected.
+    /// Accepts a connection request. On failure the request is lost and the peer is rejected.
     pub fn accept_request(&mut self, domain: &Domain, request: Request, data: &[u8]) -> Result<()> {
         let (service, rails) = (request.service(), request.rails());
         let mut id = request.into_id().ok_or(Error::fixed(errno::EINVAL, "info->handle: the request was answered already"))?;
@@ -92,7 +92,8 @@ impl State {
         Ok(())
     }
 
-    /// Tells rdma_cm how long the device waits for acknowledgements. Older kernels and iWARP decide that themselves.
+    /// Tells rdma_cm how long the device waits for an acknowledgement. Older kernels and iWARP choose the time
+    /// themselves.
     fn set_ack_timeout(&self, id: &Id) {
         if let Err(e) = id.set_ack_timeout(self.retry_policy.timeout) {
             crate::log!(Debug, "{e}");
@@ -124,7 +125,8 @@ impl State {
         self.service.as_ref().map(|s| s.qp.number)
     }
 
-    /// Moves the queue pairs to RTR and RTS with the attributes of the connection manager; over iWARP the kernel does it.
+    /// Moves the queue pairs to RTR and RTS with the attributes of the connection manager. Over iWARP the kernel moves
+    /// them.
     fn move_queue_pairs(&mut self, domain: &Domain, id: &Id, service: Option<u32>) -> Result<()> {
         if domain.is_iwarp() {
             return Ok(());
@@ -133,7 +135,8 @@ impl State {
         for (state, words) in [(ibv_qp_state::IBV_QPS_RTR, "RTR"), (ibv_qp_state::IBV_QPS_RTS, "RTS")] {
             let (mut attr, mask) = id.qp_attr(state)?;
             attr.min_rnr_timer = self.retry_policy.min_rnr_timer;
-            // The connection manager passes on the numbers that the peer asked for, which may be above the limits of this side's device.
+            // The connection manager passes on the numbers that the peer asked for. They may be above the limits of
+            // this side's device.
             attr.max_dest_rd_atomic = attr.max_dest_rd_atomic.min(domain.context().reads_in());
             attr.max_rd_atomic = attr.max_rd_atomic.min(domain.context().reads_out());
             (attr.retry_cnt, attr.rnr_retry) = (self.retry_policy.retries, self.retry_policy.rnr_retries);
@@ -150,7 +153,7 @@ impl State {
         Ok(())
     }
 
-    /// Connects the service queue pair to the one that an exchanged address names.
+    /// Connects the service queue pair to the service queue pair that an exchanged address names.
     fn connect_service(&self, domain: &Domain) -> Result<()> {
         let (Some(mine), Some(peer)) = (&self.service, &self.link.service) else { return Ok(()) };
         let local = local_of(domain, Service::psn(mine.qp.number));
@@ -168,7 +171,7 @@ impl State {
         }
     }
 
-    /// A service message of this kind has reached the peer's device.
+    /// Handles the arrival of a service message of this kind at the peer's device.
     pub fn on_sent(&mut self, sent: u8) {
         if sent == kind::HELLO && matches!(&self.phase, Phase::Connecting(c) if c.step == ConnectStep::Hello) {
             if let Some(s) = &mut self.service {
@@ -179,7 +182,7 @@ impl State {
         }
     }
 
-    /// The peer's service queue pair does not answer.
+    /// Handles a failure of the service queue pair: the peer's one does not answer.
     pub fn on_service_failed(&mut self, status: u32) {
         if matches!(&self.phase, Phase::Connecting(c) if c.step == ConnectStep::Hello) {
             self.link.hello_unanswered = true;
@@ -193,7 +196,8 @@ impl State {
         self.begin_teardown(Error::coded(e.errno, Code::PeerGone, e.words), false);
     }
 
-    /// Tells the peer that this side ends the connection: by the connection manager, or by a message where there is none.
+    /// Tells the peer that this side ends the connection: through the connection manager, or by a message where there
+    /// is none.
     pub fn send_goodbye(&mut self) {
         self.link.disconnect();
         let Some(s) = &mut self.service else { return };
@@ -232,10 +236,11 @@ impl State {
         qp.ready_to_receive(domain.context(), &local, &remote, &self.retry_policy)?;
         qp.ready_to_send(domain.context(), &local, &remote, &self.retry_policy)?;
         let service = peer.service.map(|qpn| RemoteQp { qpn, psn: Service::psn(qpn), ..remote });
-        // The peer's answer to an offer tells whether it has rails.
+        // The number of the peer's rails is unknown here. The peer's answer to an offer shows whether the peer has that
+        // rail.
         self.link = Link { by_address: Some(peer), service, rails: u8::MAX, ..Link::default() };
         if self.link.service.is_none() || self.service.is_none() {
-            // The peer has no service queue pair: only an operation can find out whether it exists.
+            // One side has no service queue pair, so only an operation can find out whether the peer exists.
             self.phase = Phase::Connected;
             self.event(EventKind::Connected, Vec::new(), None);
             return Ok(());
@@ -271,7 +276,7 @@ impl State {
         }
     }
 
-    /// The peer did not exist yet: the attempt starts again.
+    /// Starts the attempt again, because the peer did not exist yet.
     fn try_again(&mut self, domain: &Domain) -> Result<()> {
         if let Some(s) = &mut self.service {
             s.restart(domain.port)?;
@@ -280,7 +285,7 @@ impl State {
         self.send_hello()
     }
 
-    /// Without a connection manager no event tells that a peer has died, so its device is asked now and then.
+    /// Without a connection manager no event reports that a peer has died, so the peer's device is asked now and then.
     fn check_alive(&mut self) {
         let idle = self.service.as_ref().is_some_and(|s| s.up && s.outstanding == 0) && !self.link.bye_received;
         let due =
@@ -312,12 +317,13 @@ impl State {
                 self.on_connect_response(domain, service).map(|()| Some(peer_data.unwrap_or(event.private_data)))
             }
             CmEventKind::Established => Ok(Some(match &self.phase {
-                // The accepting side: the peer's private data came with the request.
+                // On the accepting side, the peer's private data came with the request.
                 Phase::Connecting(c) if c.step == ConnectStep::Establish => Vec::new(),
                 _ => peer_data.unwrap_or(event.private_data),
             })),
             CmEventKind::Rejected => {
-                // A gdrfab peer that rejects sends a greeting; other programs are recognised by the reason "consumer defined".
+                // A gdrfab peer that rejects sends a greeting. Other programs are recognised by the reason "consumer
+                // defined".
                 let why = match peer_data.is_some() || event.status == CONSUMER_DEFINED {
                     true => Error::coded(errno::ECONNREFUSED, Code::Rejected, "the peer rejected the connection"),
                     false => {
@@ -377,7 +383,7 @@ impl State {
         Ok(None)
     }
 
-    /// The peer has accepted: the queue pairs are moved, and the peer is told.
+    /// The peer has accepted. The queue pairs are moved to RTR and RTS, and the peer is told.
     fn on_connect_response(&mut self, domain: &Domain, service: Option<u32>) -> Result<()> {
         let Some(id) = self.link.id.take() else { return Err(Error::fixed(errno::EOPBADSTATE, "ep: no connection identifier")) };
         let moved = self.move_queue_pairs(domain, &id, service).and_then(|()| id.establish());
@@ -402,7 +408,7 @@ impl State {
         self.finish_if_drained();
     }
 
-    /// The attempt has failed: an error event is reported, and the endpoint is over.
+    /// Ends an attempt that has failed: an error event is reported, and the endpoint cannot be used any more.
     pub(in crate::prov::verbs) fn fail_attempt(&mut self, why: Error, data: Vec<u8>) {
         self.begin_teardown(why.clone(), true);
         self.finish_if_drained();

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The beginning of a connection.
 //!
-//! `cm.rs` connects an endpoint, by rdma_cm or by addresses that the caller exchanged, and handles the events of the connection
-//! manager until the end; read it first. `pep.rs` is the listening side: it turns connection requests into `Request`s, which
-//! `cm.rs` accepts. `mpa.rs` adds the order in which the two sides of a lane over iWARP must send their first parcels.
+//! `cm.rs` connects an endpoint, by rdma_cm or by addresses that the caller exchanged, and handles the events of the
+//! connection manager until the end of the connection; read it first. `pep.rs` is the listening side: it turns
+//! connection requests into `Request`s, which `cm.rs` accepts. `mpa.rs` makes the two sides of a lane over iWARP send
+//! their first parcels in the required order.
 //!
-//! Addresses, listeners' requests and rdma_cm's events come in; a connected queue pair and events for the caller go out. The state of
-//! an attempt is in `state/conn.rs`, the header of the private data in `wire/greeting.rs`.
+//! Addresses, connection requests and the events of rdma_cm come in; a connected queue pair and events for the caller
+//! go out. The state of an attempt is in `state/conn.rs`, and the header of the private data is in `wire/greeting.rs`.
 
 pub(in crate::prov::verbs) mod cm;
 pub(in crate::prov::verbs) mod mpa;

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The first parcels of a lane over iWARP. MPA demands that the side which has called sends first; the other side sends nothing before it
-//! has received that. Soft-iWARP may leave a parcel that follows the accept unread until more arrives, so the first parcel is sent again
-//! until the other side is heard.
+//! The first parcels of a lane over iWARP. MPA requires the connecting side to send first; the accepting side sends
+//! nothing before it has received the first parcel. Soft-iWARP may leave a parcel unread that arrives right after the
+//! accept, until more data arrives. So the connecting side sends the first parcel again until it hears from the
+//! accepting side.
 
 use crate::prov::verbs::state::conn::ConnectStep;
 use crate::prov::verbs::state::lane::kind;
@@ -9,12 +10,13 @@ use crate::prov::verbs::state::{Phase, State};
 use crate::prov::verbs::wire::credit::Class;
 use crate::sys::time::now_ns;
 
-/// The delay until the first parcel is sent again, which doubles each time; and how often it is sent.
+/// The delay until the first parcel is sent again. The delay doubles each time.
 const AGAIN_NS: u64 = 2_000_000;
+/// Number of times, at most, that the first parcel is sent again.
 const AGAIN: u32 = 8;
 
 impl State {
-    /// The connection manager has connected both sides.
+    /// Both sides are connected according to the connection manager. The accepting side now waits for the first parcel.
     pub(in crate::prov::verbs) fn connected_by_iwarp(&mut self, data: Vec<u8>) {
         let accepts = matches!(&self.phase, Phase::Connecting(c) if c.step == ConnectStep::Establish);
         if accepts && !self.has_received() {
@@ -27,7 +29,7 @@ impl State {
         }
     }
 
-    /// The first parcel has arrived.
+    /// The first parcel has arrived, so the accepting side may send too.
     pub(in crate::prov::verbs) fn first_parcel_received(&mut self) {
         if matches!(&self.phase, Phase::Connecting(c) if c.step == ConnectStep::First) {
             self.connected(Vec::new());
@@ -35,6 +37,7 @@ impl State {
         }
     }
 
+    /// Sends the first parcel again if it is time and nothing has been received.
     pub(in crate::prov::verbs) fn repeat_first(&mut self) {
         if self.link.repeat_first_at == 0 || now_ns() < self.link.repeat_first_at {
             return;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The listening side of a connection: a passive endpoint listens with an identifier of rdma_cm, at which connection requests arrive.
+//! The listening side of a connection. A passive endpoint listens with an identifier of rdma_cm, at which connection
+//! requests arrive.
 
 use crate::error::{Error, Result};
 use crate::prov;
@@ -35,7 +36,7 @@ impl Request {
         self.rails
     }
 
-    /// The device and port by which the request arrived.
+    /// The device and port at which the request arrived.
     pub fn place(&self) -> Option<(String, u8)> {
         let id = self.id.as_ref()?;
         Some((id.device()?, id.port()))
@@ -55,7 +56,7 @@ impl prov::Request for Request {
         &self.data
     }
 
-    /// Names the device and port by which the request arrived.
+    /// Sets the device and port at which the request arrived.
     fn adjust(&self, info: &mut Info) {
         let (Some((device, port)), Some(name)) = (self.place(), info.domain_name.as_deref()) else { return };
         if let Some(kind) = name.rsplit(':').next().filter(|_| !name.starts_with(&format!("{device}:{port}:"))) {
@@ -83,7 +84,7 @@ impl Drop for Request {
 }
 
 struct BoundId {
-    /// Before its channel: it is dropped first.
+    /// Declared before `channel`, so that the identifier is dropped first.
     id: Id,
     channel: Arc<Channel>,
 }
@@ -103,7 +104,7 @@ fn bind(address: SocketAddr) -> Result<BoundId> {
 }
 
 impl Listener {
-    /// `address`: where to listen; `None`: any port of any address.
+    /// Binds to `address`; `None`: any port of any address.
     pub fn open(address: Option<&str>) -> Result<Listener> {
         let address = match address.map(str::parse::<Address>).transpose()? {
             Some(Address::Cm(address)) => address,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Sending and receiving the parcels of a lane, that is of an endpoint that serves a connectionless endpoint. A parcel is a message from
-//! a registered slot of the library, and is sent only while the peer has a receive for it (`wire/credit.rs`).
+//! Sending and receiving the parcels of a lane. A parcel is a message from a registered slot of the library. A side
+//! sends a parcel only while the peer has a receive for it (`wire/credit.rs`).
 
 use crate::error::{Code, Error, Result, errno};
 use crate::prov::op::{IOV_LIMIT, Iov, total};
@@ -20,10 +20,10 @@ use std::sync::atomic::Ordering;
 
 /// Most words at the beginning of a parcel.
 const WORDS: usize = 32;
-/// Work requests that operations leave free for the lane's own parcels.
+/// Work requests that the operations of the caller leave free for the lane's own parcels.
 const SPARE: u32 = 16;
 
-/// The error of a peer that broke the protocol of lanes; it ends the connection.
+/// The error about a peer that broke the protocol of lanes, which ends the connection.
 #[cold]
 pub(in crate::prov::verbs) fn protocol_error(words: &'static str) -> Error {
     Error::coded(errno::EPROTO, Code::PeerBroke, format!("the peer sent {words}"))
@@ -36,7 +36,8 @@ impl State {
         (0..all).try_for_each(|place| self.repost(place))
     }
 
-    /// Posts further receives if the peer has earned some. Without memory for them the lane goes on with those that it has.
+    /// Posts further receives if the peer has earned some. Without memory for more, the lane goes on with the existing
+    /// receives.
     fn grow_receives(&mut self) -> Result<()> {
         let Some(lane) = &mut self.lane else { return Ok(()) };
         let (first, more) = (lane.receives(), lane.credit.take_earned());
@@ -52,6 +53,7 @@ impl State {
         Ok(())
     }
 
+    /// Posts the receive slot `place`.
     fn repost(&mut self, place: u32) -> Result<()> {
         let Some(lane) = &self.lane else { return Ok(()) };
         // SAFETY: integers, for all of which zero is a valid value.
@@ -60,12 +62,12 @@ impl State {
         self.post_receive(&mut pieces, 1, RxOp { own: true, context: place as usize, ..RxOp::default() })
     }
 
-    /// True if an operation may post another work request.
+    /// True if an operation of the caller may post another work request.
     pub(in crate::prov::verbs) fn has_room_for_request(&self) -> bool {
         self.tx.len() + SPARE < self.tx.limit()
     }
 
-    /// Posts one work request with a completion.
+    /// Posts one work request with a completion. A failure ends the connection.
     pub(in crate::prov::verbs) fn post_request(
         &mut self,
         opcode: ibv_wr_opcode::Type,
@@ -101,12 +103,13 @@ impl State {
         }
     }
 
-    /// Sends a parcel, if there is room for it.
+    /// Sends a parcel if there is room for the parcel. False: there is no room.
     pub(in crate::prov::verbs) fn send_parcel(&mut self, kind: u8, class: Class, words: &[u64], bytes: &[Iov]) -> Result<bool> {
         self.send_parcel_of(kind, class, words, bytes, None)
     }
 
-    /// Sends a parcel, if there is room for it. With `of`, that operation ends when the parcel has been sent.
+    /// Sends a parcel if there is room for the parcel. If `of` names an operation, that operation ends when the parcel
+    /// has been sent.
     pub(in crate::prov::verbs) fn send_parcel_of(
         &mut self,
         kind: u8,
@@ -126,7 +129,7 @@ impl State {
         let Some(len) = total(bytes).map(|len| len.saturating_add(8 * words.len())).filter(|len| *len <= MAX_BYTES) else {
             return Err(Error::fixed(errno::EMSGSIZE, "a parcel of this length does not go as one message"));
         };
-        // A parcel inside the work request needs no slot, so it does not wait for a free one.
+        // A parcel inside the work request needs no slot, so such a parcel does not wait for a free slot.
         let mut small = [0; INLINE_WORDS];
         let inline = HEADER + len <= inline.min(8 * INLINE_WORDS);
         if !room {
@@ -147,8 +150,8 @@ impl State {
         Ok(true)
     }
 
-    /// Sends an answer, now or when there is room. After the end of the connection the answer is dropped without an error: no caller
-    /// waits for it, and parcels behind the question still count.
+    /// Sends an answer, now or when there is room. After the end of the connection the answer is dropped without an
+    /// error: no caller waits for the answer, and the parcels that arrived after the question still have to be handled.
     pub(in crate::prov::verbs) fn queue_answer(&mut self, kind: u8, words: &[u64], bytes: &[u8]) -> Result<()> {
         if !matches!(self.phase, Phase::Connected) {
             return Ok(());
@@ -162,7 +165,8 @@ impl State {
         self.flush_outbox()
     }
 
-    /// Queues an unsolicited message of the lane. The caller bounds how many can be queued.
+    /// Sends a message of the lane that answers nothing, now or when there is room. The caller bounds the number of
+    /// queued messages.
     pub(in crate::prov::verbs) fn queue_message(&mut self, kind: u8, words: &[u64]) -> Result<()> {
         let (Phase::Connected, Some(lane)) = (&self.phase, &mut self.lane) else { return Ok(()) };
         lane.outbox.push_back(LaneMessage { is_answer: false, kind, words: words.into(), bytes: Box::default() });
@@ -184,7 +188,7 @@ impl State {
         Ok(())
     }
 
-    /// Hands out the parcels that have arrived, advances operations, and sends waiting messages.
+    /// Hands out the parcels that have arrived, advances operations, and sends the messages that wait.
     fn lane_turn(&mut self, domain: &crate::prov::verbs::Domain, each: &mut dyn Taker) -> Result<()> {
         while let Some((place, len)) = self.lane.as_ref().and_then(|lane| lane.inbox.front().copied()) {
             let Some(lane) = &mut self.lane else { return Ok(()) };
@@ -228,7 +232,7 @@ impl State {
         Ok(())
     }
 
-    /// A work request of the library's own has completed.
+    /// Handles the end of a work request of the library's own.
     pub(in crate::prov::verbs) fn internal_op_ended(&mut self, op: &TxOp) {
         if op.striped {
             return self.part_done(op);
@@ -238,7 +242,7 @@ impl State {
         }
     }
 
-    /// A receive has completed with a parcel.
+    /// Handles a receive that has completed with a parcel.
     pub(in crate::prov::verbs) fn on_parcel_received(&mut self, place: usize, len: usize) {
         if let Some(lane) = &mut self.lane {
             lane.inbox.push_back((place as u32, len));
@@ -248,7 +252,7 @@ impl State {
         }
     }
 
-    /// True if received parcels wait to be taken.
+    /// True if received parcels wait to be handed out.
     pub(in crate::prov::verbs) fn has_parcels(&self) -> bool {
         self.lane.as_ref().is_some_and(|lane| !lane.inbox.is_empty())
     }
@@ -298,7 +302,7 @@ impl Lane for Endpoint {
 }
 
 impl State {
-    /// Drops the received parcels that will not be taken any more.
+    /// Drops the received parcels, which nobody will take any more.
     pub(in crate::prov::verbs) fn discard_inbox(&mut self) {
         if let Some(lane) = &mut self.lane {
             lane.inbox.clear();

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! RMA and atomics over a lane, initiator's side. A key is chosen by the library or the caller and is unknown to the device, so the peer
-//! is asked for the device's key, and the answer is stored. RMA is then executed by the peer's card; atomics by the peer's CPU, or by its
-//! card if the region was registered for that. Unregistered local memory is copied, or registered for the duration of the operation.
+//! RMA and atomics over a lane, initiator's side. The library or the caller chooses the keys, which the device does not
+//! know. So the peer is asked for the device's key, and the answer is stored. Then the peer's card executes the RMA.
+//! The peer's CPU executes atomics, or its card if the region was registered for that. Unregistered local memory is
+//! copied, or registered for the duration of the operation.
 
 use super::parcels::protocol_error;
 use crate::error::{Code, Error, Result, errno};
@@ -27,20 +28,22 @@ use crate::sys::time::now_ns;
 use std::mem::zeroed;
 use std::sync::Arc;
 
-/// Unregistered memory up to this many bytes is copied; a longer range is registered for the operation. The registration is not kept for
-/// the next operation: the address may name other pages by then, and nothing here would notice. Device memory always comes with a
-/// descriptor; a buffer without one is host memory. Soft-RoCE has no such break-even point, because registering costs it system calls
-/// alone (`benches/verbs/unregistered.c`); the registration with a card also waits for its firmware.
+/// Unregistered memory up to this many bytes is copied; a longer range is registered for the operation. The
+/// registration is not kept for the next operation, because the address may name other pages by then, and nothing here
+/// would notice the change. Device memory always has a descriptor; a buffer without a descriptor is host memory. The
+/// limit is for cards, whose registration waits for the firmware. Soft-RoCE has no such break-even point, because
+/// registration costs only system calls there (`benches/verbs/unregistered.c`).
 const COPIED: usize = 32 << 10;
 /// Longest operation.
 const MAX_MSG: usize = 1 << 40;
-/// In the rights of TOLD: the key may come to name other memory without notice, so the answer is valid for this operation only.
+/// In the rights of TOLD: the key may come to name other memory without notice, so the answer is valid for this
+/// operation only.
 pub(in crate::prov::verbs) const ONCE: u64 = 1 << 32;
 /// In the rights of TOLD: the region counts writes.
 pub(in crate::prov::verbs) const COUNTS: u64 = 1 << 33;
 
-/// Scatter/gather entries; the buffer or registrations that they need; how the device reaches the memory (`mr::path_of`); and whether the
-/// bytes travel inside the work request.
+/// Scatter/gather entries; the buffer or the registrations that they need; the path to the memory (`mr::path_of`); and
+/// true if the bytes travel inside the work request.
 type LocalMemory = (Vec<ibv_sge>, Option<Box<bounce::Bounce>>, u8, bool);
 
 /// Makes the local memory of an operation accessible to the device.
@@ -143,7 +146,7 @@ impl State {
         let dir = if what.writes() { Dir::Write } else { Dir::Read };
         let remote = vec![RmaIov { addr: op.addr, len: total, key: op.key }];
         let (pieces, hold, card) = (vec![hold.piece()], Some(hold), Some(on_card(op)));
-        // The operation ends with the card's answer, so it is delivered then.
+        // The operation ends with the card's answer, so it has been delivered by then.
         self.begin_job(LaneJob::Rma(Box::new(LaneRma { pieces, hold, card, remote, total, ..LaneRma::new(dir, end) })));
         Ok(())
     }
@@ -165,7 +168,8 @@ impl State {
         }
     }
 
-    /// Advances the posted operations in their order. If one cannot go on yet (`false`), those behind it wait.
+    /// Advances the operations in the order of posting. If an operation cannot go on yet (`false`), the operations
+    /// behind it wait.
     pub(in crate::prov::verbs) fn advance_jobs(&mut self) {
         while let Some(mut job) = self.lane.as_mut().and_then(|lane| lane.jobs.pop_front()) {
             let done = match &mut job {
@@ -176,14 +180,15 @@ impl State {
                 (Ok(true), _) => {}
                 (Ok(false), Some(lane)) => return lane.jobs.push_front(job),
                 (Ok(false), None) => return,
-                // The device has a part of the operation, and the connection is ending: the operation ends with it.
+                // The device has a part of the operation, and the connection is ending, so the operation fails with the
+                // connection.
                 (Err(_), Some(lane)) if job.has_begun() => return lane.jobs.push_front(job),
                 (Err(e), _) => self.drop_job(&job, e),
             }
         }
     }
 
-    /// Fails an operation of which the device has nothing.
+    /// Fails an operation of which the device holds nothing.
     fn drop_job(&mut self, job: &LaneJob, why: Error) {
         if let LaneJob::Rma(m) = job
             && m.direct
@@ -201,7 +206,7 @@ impl State {
         }
     }
 
-    /// An operation of the lane's caller has ended that was a read of a long message, or that occupied a send slot.
+    /// Handles the end of an operation that was a read of a long message, or that occupied a send slot.
     #[cold]
     pub(in crate::prov::verbs) fn lane_op_ended(&mut self, how: u8, len: usize) {
         if how & FETCH != 0 {
@@ -235,7 +240,8 @@ impl State {
     }
 
     fn advance_rma(&mut self, m: &mut LaneRma) -> Result<bool> {
-        // The device would overtake atomics that the peer's CPU executes.
+        // An RMA operation must wait for the atomics before it: the device would overtake the peer's CPU, which
+        // executes them.
         let overtakes = m.posted == 0 && self.lane.as_ref().is_some_and(|lane| lane.atomics > 0);
         if !m.all_posted && (overtakes || !self.resolve_keys(m)?) {
             return Ok(false);
@@ -260,12 +266,14 @@ impl State {
                 op.end = Ending { part: m.end.part && !op.internal, ..m.end };
             }
             if m.all_posted && (m.deliver || !m.must_notify()) {
-                // Kept until the last work request has ended; the earlier ones have ended by then.
+                // The buffer is kept until the last work request has ended, because the earlier requests have ended by
+                // then.
                 op.bounce = m.hold.take();
             }
             let (opcode, operands) = match &m.card {
                 Some(card) => (card.opcode, card.operands),
-                // Soft-iWARP fails a read of no bytes behind others.
+                // Soft-iWARP fails a read of no bytes that is behind other requests, so a write of no bytes takes its
+                // place.
                 None if m.dir == Dir::Write || (m.total == 0 && self.unordered) => (ibv_wr_opcode::IBV_WR_RDMA_WRITE, [0; 2]),
                 None => (ibv_wr_opcode::IBV_WR_RDMA_READ, [0; 2]),
             };
@@ -298,8 +306,8 @@ impl State {
         Ok(true)
     }
 
-    /// Tells the peer of a write by a parcel. If it is the last one, the write ends on this side with that parcel, so that a write which
-    /// has ended is never lost.
+    /// Tells the peer about a write by a parcel. If `is_last`, the write ends on this side together with the parcel, so
+    /// that the peer never misses the parcel of a write that has ended.
     fn notify_peer(&mut self, kind: u8, words: &[u64], m: &mut LaneRma, is_last: bool) -> Result<bool> {
         self.send_parcel_of(kind, Class::Own, words, &[], Some(m).filter(|m| is_last && !m.deliver))
     }
@@ -323,7 +331,7 @@ impl State {
         }
     }
 
-    /// The peer's answer about a key has arrived (TOLD).
+    /// Handles the peer's answer about a key (TOLD).
     pub(in crate::prov::verbs) fn on_key_info(&mut self, parcel: &Flat<'_>) -> Result<()> {
         let Some(lane) = &mut self.lane else { return Ok(()) };
         let Some(LaneJob::Rma(m)) = lane.jobs.front_mut() else { return Err(protocol_error("an answer to nothing")) };
@@ -352,10 +360,11 @@ impl State {
         Ok(())
     }
 
-    /// The peer has answered SYNC or ATOMIC.
+    /// Handles the peer's answer to SYNC or ATOMIC.
     pub(in crate::prov::verbs) fn on_ack(&mut self, parcel: &Flat<'_>) -> Result<()> {
         let Some(lane) = &mut self.lane else { return Ok(()) };
-        // The operation stays in `acks` until the answer is known to be valid; otherwise the end of the connection fails it.
+        // The operation stays in `acks` until its answer is known to be valid. If the answer is not valid, the end of
+        // the connection fails the operation.
         match lane.acks.get(&parcel.word(0)) {
             Some(ack) if parcel.word(1) == 0 && parcel.rest().len() != ack.old.len() => {
                 return Err(protocol_error("old values of another length than the operation has"));
@@ -380,7 +389,8 @@ impl State {
         Ok(())
     }
 
-    /// Fails the operations that have missed their deadlines and have not begun. An operation that has begun ends the connection.
+    /// Fails the operations that have missed their deadlines and have not begun. A late operation that has begun ends
+    /// the connection (`check_deadlines`).
     pub(in crate::prov::verbs) fn expire_jobs(&mut self) {
         let now = now_ns();
         let Some(lane) = &mut self.lane else { return };
@@ -392,13 +402,13 @@ impl State {
         }
     }
 
-    /// The deadlines of all operations that wait here; 0 among them: no deadline.
+    /// The deadlines of all operations that wait here; 0 stands for no deadline.
     pub(in crate::prov::verbs) fn lane_deadlines(&self) -> impl Iterator<Item = u64> + '_ {
         let jobs = self.lane.iter().flat_map(|lane| lane.jobs.iter().map(|job| job.ending().deadline));
         jobs.chain(self.lane.iter().flat_map(|lane| lane.acks.values().map(|ack| ack.end.deadline)))
     }
 
-    /// The connection is over: fails the operations that wait here.
+    /// Fails the operations that wait here, because the connection is over.
     pub(in crate::prov::verbs) fn flush_lane(&mut self) {
         let Some(lane) = &mut self.lane else { return };
         let ends = lane.jobs.drain(..).map(|job| *job.ending()).collect::<Vec<_>>();
@@ -411,8 +421,8 @@ impl State {
     }
 }
 
-/// Adds the meaning of the next key, if the operation is permitted there. This side checks, because a refusal by the device would end the
-/// connection.
+/// Stores the meaning of the operation's next key if the operation is permitted there. This side checks the permission,
+/// because a refusal by the peer's device would end the connection.
 fn accept_key(m: &mut LaneRma, peer_key: PeerKey) -> Result<()> {
     let Some(remote) = m.remote.get(m.keys.len()) else { return Ok(()) };
     let need = match m.dir {
@@ -434,7 +444,7 @@ fn accept_key(m: &mut LaneRma, peer_key: PeerKey) -> Result<()> {
     Ok(())
 }
 
-/// The remote address of byte `at` of an operation, and how many bytes follow there.
+/// The remote address of byte `at` of an operation, and the number of bytes that lie together from there on.
 fn remote_at(m: &LaneRma, mut at: usize) -> (Target, usize) {
     for (remote, peer_key) in m.remote.iter().zip(&m.keys) {
         if at < remote.len || (at == 0 && m.total == 0) {
@@ -446,7 +456,8 @@ fn remote_at(m: &LaneRma, mut at: usize) -> (Target, usize) {
     (Target::default(), 0)
 }
 
-/// The local pieces of up to `room` bytes from byte `skip` on, at most `most`; and how many bytes they have.
+/// The local pieces of up to `room` bytes from byte `skip` on, at most `most` pieces. Returns the pieces, their number
+/// and their bytes.
 fn local_at(from: &[ibv_sge], mut skip: usize, room: usize, most: usize) -> ([ibv_sge; IOV_LIMIT], usize, usize) {
     // SAFETY: integers, for all of which zero is a valid value.
     let mut out: [ibv_sge; IOV_LIMIT] = unsafe { zeroed() };

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The target's side of a lane: it answers which memory a key names, and its CPU executes atomics. Every parcel is input from the peer
-//! and is checked.
+//! The target's side of a lane. This side tells the peer which memory a key names, and its CPU executes the peer's
+//! atomics. Every parcel is input from the peer and is checked.
 
 use super::parcels::protocol_error;
 use super::rma::{COUNTS, ONCE};
@@ -18,7 +18,7 @@ use crate::prov::verbs::state::State;
 use crate::prov::verbs::state::lane::kind;
 use std::sync::Arc;
 
-/// The number of words of each kind of parcel.
+/// The number of words that a parcel of this kind has. `None`: there is no such kind.
 fn words_of(kind: u8) -> Option<usize> {
     Some(match kind {
         kind::GONE | kind::SYNC | kind::COUNT => 1,
@@ -31,7 +31,7 @@ fn words_of(kind: u8) -> Option<usize> {
 }
 
 impl State {
-    /// Handles a parcel of the lane's own.
+    /// Handles a parcel that is the lane's own and not the caller's.
     pub(in crate::prov::verbs) fn on_request(&mut self, domain: &Domain, kind: u8, parcel: &Flat<'_>) -> Result<()> {
         let bytes = matches!(kind, kind::ATOMIC | kind::DONE);
         if words_of(kind) != Some(parcel.words()) || (!bytes && !parcel.is_empty()) {
@@ -88,17 +88,19 @@ impl Domain {
         let remote = region.access & (Access::REMOTE_READ | Access::REMOTE_WRITE | Access::ATOMIC);
         let Some((rkey, shift)) = region.own.name() else { return refused(if remote.is_empty() { Code::Access } else { Code::Path }) };
         region.own.mark_shared();
-        // A key that the caller chose may be used again for another region.
+        // The caller may use a key of its own choice again for another region, so the peer must not store the answer
+        // (`ONCE`).
         let once = if key & CHOSEN_KEY == 0 { ONCE } else { 0 } | if region.event { COUNTS } else { 0 };
         [0, 0, u64::from(rkey), shift, region.base, region.location.len, remote.bits() | once]
     }
 
+    /// Executes an atomic of the peer on this side's CPU, and puts the old values into `old`.
     fn run_atomic(&self, what: Atomic, addr: u64, key: u64, operands: &[u8], old: &mut [u8]) -> std::result::Result<(), Code> {
         let (place, site, pieces) = {
             let regions = self.memory.regions.lock();
             let region = regions.find(key).ok_or(Code::Key)?;
             let skip = region.range(addr, what.bytes() as u64, need(what))?;
-            // Atomics in these regions are for the card.
+            // Atomics in a region with the right `ATOMIC` are for the card only.
             if region.access.contains(Access::ATOMIC) || region.own.is_file() {
                 return Err(Code::Path);
             }
@@ -106,7 +108,7 @@ impl Domain {
             let part = |(p, from, n): (&Piece<()>, usize, usize)| Piece { iov: p.iov.part(from, n), ..*p };
             (regions.index_of(key), region.site(), region.walk(skip, what.bytes()).map(part).collect::<Vec<_>>())
         };
-        // The region stays entered, but the lock is released: a driver that hangs must not hold it.
+        // The region stays entered, but the lock is released, because a driver that hangs must not hold the lock.
         let done = match pieces.iter().any(|p| p.is_stale(site)) {
             true => Err(Code::Fault),
             false => {
@@ -128,15 +130,15 @@ impl Domain {
         done
     }
 
-    /// The peer says that it has written to the region.
+    /// Counts a write that the peer has reported.
     fn count_write(&self, key: u64) {
         if let Some(region) = self.memory.regions.lock().find(key).filter(|region| region.access.contains(Access::REMOTE_WRITE)) {
             region.own.count();
         }
     }
 
-    /// Tells the peers that may have stored the meaning of a key that the key names nothing any more. The message goes before all later
-    /// ones.
+    /// Tells the peers that may have stored the meaning of a key that the key names nothing any more. A peer gets this
+    /// message before all later ones.
     pub(in crate::prov::verbs) fn revoke(&self, key: u64) {
         for ep in self.watch.endpoints() {
             let ep: Arc<Shared> = ep;

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Addresses as text, as getname returns them and a program hands them to its peer by its own bootstrap.
+//! Addresses as text. A program gets the text from getname and hands it to its peer by a bootstrap of its own.
 //!
 //! - `verbs://192.0.2.1:7471`, `verbs://[2001:db8::1]:7471`, `verbs://[fe80::1%3]:7471`: connected by rdma_cm.
-//! - `verbs+qp://?lid=0&gid=<32 hex digits>&qpn=17&psn=4711&mtu=1024`: a queue pair, connected by both sides
-//!   exchanging this text. `svc=18` is a second queue pair beside it, which starts at the same packet number;
-//!   `rd=16` is how many reads and atomics the NIC serves at once; `access=0` are bits that only the provider
-//!   that wrote them and its peer give a meaning.
+//! - `verbs+qp://?lid=0&gid=<32 hex digits>&qpn=17&psn=4711&mtu=1024`: a queue pair; both sides exchange this text and
+//!   connect to each other's queue pair. `svc=18` is a second queue pair beside it (the service queue pair), whose
+//!   first packet sequence number is its own number. `rd=16` is the number of reads and atomics that the NIC serves at
+//!   once. `access=0` are bits that have a meaning only for the provider that wrote them and for its peer.
 //!
-//! Addresses come from outside the process, so each field is bounded here, once, and unknown ones are refused.
+//! Addresses come from outside the process. So each field is checked here, once, against its bounds, and an unknown
+//! field is refused.
 
 use crate::error::{Error, Result};
 use std::fmt;
@@ -44,7 +45,7 @@ pub struct QpAddress {
     pub service: Option<u32>,
     /// Reads and atomics of the peer that this side serves at once.
     pub reads: u8,
-    /// Bits whose meaning only the provider knows.
+    /// Bits that have a meaning only for the provider.
     pub access: u32,
 }
 
@@ -76,7 +77,7 @@ fn mtu(text: &str) -> Result<u32> {
     }
 }
 
-/// Sets a field that may be given once.
+/// Sets a field, which may be given only once.
 fn once<T>(field: &str, slot: &mut Option<T>, value: T) -> Result<()> {
     match slot.replace(value) {
         None => Ok(()),
@@ -127,7 +128,7 @@ impl FromStr for QpAddress {
     }
 }
 
-/// "192.0.2.1:7471", "[2001:db8::1]:7471", "[fe80::1%3]:7471"; the port may be left out, which means 0.
+/// Parses "192.0.2.1:7471", "[2001:db8::1]:7471" or "[fe80::1%3]:7471". The port may be left out, which means port 0.
 fn socket(text: &str) -> Result<SocketAddr> {
     let port = |text: &str| -> Result<u16> {
         match text.strip_prefix(':') {

@@ -1,16 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Credits: how many parcels a side of a lane may send, so that each parcel finds a receive. A peer gets few credits at first, and more
-//! once it has used them: each one is a buffer on this side. A shared receive queue would need as many buffers, because a receive that
-//! was promised to one peer cannot serve another.
+//! Credits: the number of parcels that a side of a lane may send, so that each parcel finds a receive. A peer gets few
+//! credits at first, and more once it has used those, because each credit is a buffer on this side. A shared receive
+//! queue would need as many buffers, because a receive that was promised to one peer cannot serve another.
 
 use crate::error::{Code, Error, Result, errno};
 
-/// Receives posted for parcels at first, and at most. Injected messages should leave during the call, so several in a row must find
+/// Receives posted for parcels at first. Injected messages should leave during the call, so several in a row must find
 /// receives before the peer reports free ones.
 pub const FIRST: u32 = 24;
+/// Receives posted for parcels at most.
 pub const RECEIVES: u32 = 48;
 
-/// The purpose of a parcel. The number is how many receives it leaves to the more urgent purposes.
+/// The purpose of a parcel. The value is the number of credits that a parcel of this purpose must leave for the more
+/// urgent purposes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Class {
     /// A parcel of the caller.
@@ -23,14 +25,17 @@ pub enum Class {
 
 /// Counters since the beginning of the connection.
 pub struct Credit {
+    /// Parcels sent.
     sent: u32,
     /// Receives that the peer has reported beyond the first ones.
     returned: u32,
-    /// Receives posted here beyond the first ones; and how many of them the peer was told.
+    /// Receives posted here beyond the first ones.
     freed: u32,
+    /// The value of `freed` that the peer was last told.
     reported: u32,
-    /// Receives here; and parcels since their number has changed.
+    /// Receives here.
     receives: u32,
+    /// Parcels received since `receives` last changed.
     parcels_since_growth: u32,
 }
 
@@ -41,7 +46,7 @@ impl Default for Credit {
 }
 
 impl Credit {
-    /// Parcels for which the peer has receives.
+    /// The number of parcels for which the peer has receives.
     fn left(&self) -> u32 {
         self.returned.wrapping_add(FIRST).wrapping_sub(self.sent)
     }
@@ -50,14 +55,14 @@ impl Credit {
         self.left() > class as u32
     }
 
-    /// Counts a parcel that is sent; returns the count of receives that it reports.
+    /// Counts a parcel that is sent. Returns the count of receives for the parcel's header.
     pub fn send(&mut self) -> u32 {
         self.sent = self.sent.wrapping_add(1);
         self.reported = self.freed;
         self.freed
     }
 
-    /// Handles the count of receives in a parcel of the peer.
+    /// Handles the count of receives in the header of a parcel of the peer.
     pub fn on_report(&mut self, returned: u32) -> Result<()> {
         if returned.wrapping_sub(self.returned) > RECEIVES - self.left() {
             return Err(Error::coded(errno::EPROTO, Code::PeerBroke, "the peer promises more receives than a lane has"));
@@ -66,13 +71,13 @@ impl Credit {
         Ok(())
     }
 
-    /// A receive was posted again here.
+    /// Counts a receive that was posted again after a parcel.
     pub fn on_receive_posted(&mut self) {
         self.freed = self.freed.wrapping_add(1);
         self.parcels_since_growth = self.parcels_since_growth.saturating_add(1);
     }
 
-    /// The number of further receives the peer has earned by using those it has.
+    /// The number of further receives that the peer has earned by using the existing ones.
     pub fn take_earned(&mut self) -> u32 {
         if self.parcels_since_growth < 2 * self.receives {
             return 0;
@@ -81,22 +86,23 @@ impl Credit {
         self.receives.min(RECEIVES - self.receives)
     }
 
-    /// `by` receives were posted here in addition.
+    /// Counts `by` receives that were posted in addition.
     pub fn on_growth(&mut self, by: u32) {
         (self.receives, self.freed) = (self.receives + by, self.freed.wrapping_add(by));
     }
 
-    /// So many receives are free again that the peer is told by a parcel of its own.
+    /// True if so many receives are free again that the peer is told by a parcel of its own.
     pub fn must_report(&self) -> bool {
         self.freed.wrapping_sub(self.reported) >= self.receives / 4
     }
 }
 
-/// With this many bytes of long messages being read, no further read begins, except for a second one.
+/// While long messages of this many bytes are being read, no further read begins, except for a second one.
 const FETCHED: usize = 256 << 10;
 
-/// Reads of long messages that the peer has offered. The device sends a parcel after all reads that it was given before. So a side with
-/// many reads hardly gets to offer messages itself, and the other side offers all the more.
+/// The reads of long messages that the peer has offered. The device sends a parcel only after all reads that it was
+/// given before the parcel. So a side with many reads hardly gets to offer messages itself, and the other side offers
+/// all the more.
 #[derive(Default)]
 pub struct Fetches {
     count: u32,
@@ -104,7 +110,7 @@ pub struct Fetches {
 }
 
 impl Fetches {
-    /// `most`: reads that the device can have in flight.
+    /// True if another read may begin. `most`: reads that the device can have in flight.
     pub fn may_begin(&self, most: u8) -> bool {
         self.count < u32::from(most) && (self.count < 2 || self.bytes < FETCHED)
     }
@@ -195,7 +201,7 @@ mod tests {
         assert_eq!(silent.take_earned(), 0);
     }
 
-    /// A lie changes nothing: the earlier count still holds.
+    /// A wrong count changes nothing: the earlier count still holds.
     #[test]
     fn a_peer_that_lies_of_its_receives_is_caught() {
         let mut credit = Credit::default();

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The greeting: a header ahead of the caller's private data in connection requests and answers. It carries the length of that data,
-//! because InfiniBand pads private data with zeros. A peer without a greeting is not a gdrfab.
+//! The greeting: a header before the caller's private data in connection requests and answers. The greeting contains
+//! the length of the private data, because InfiniBand pads private data with zeros. A peer that sends no greeting does
+//! not use this library.
 
 const MAGIC: [u8; 2] = *b"gf";
 const VERSION: u8 = 1;
 /// Bytes of the greeting.
 pub const BYTES: usize = 8;
-/// Most bytes of the caller's data: the rest of the 56 bytes of a connection request over InfiniBand.
+/// Most bytes of the caller's data: a connection request over InfiniBand has 56 bytes, less the greeting.
 pub const DATA_MAX: usize = 56 - BYTES;
 
 pub struct Greeting<'a> {
@@ -26,7 +27,8 @@ impl Greeting<'_> {
     }
 }
 
-/// `None`: the data is not from a gdrfab of this version.
+/// Splits private data into the greeting and the caller's data. `None`: the data is not from this version of the
+/// library.
 pub fn decode(bytes: &[u8]) -> Option<Greeting<'_>> {
     let (head, rest) = bytes.split_at_checked(BYTES)?;
     let [g, f, VERSION, len, a, b, c, rails] = *head else { return None };

@@ -31,17 +31,18 @@ pub enum Transport {
 /// `IBV_LINK_LAYER_ETHERNET`.
 const LINK_ETHERNET: u8 = 2;
 
-/// The position of a device in this host, as far as it has one.
+/// The position of a device in this host, as far as the device has one.
 #[derive(Clone, Debug, Default)]
 pub struct Topology {
     /// "0000:3b:00.0".
     pub pci: Option<String>,
-    /// The device's directory under /sys/devices, whose ancestors are the bridges above it.
+    /// The device's directory under /sys/devices. The parent directories are the bridges above the device.
     pub path: Option<PathBuf>,
     pub numa: Option<u32>,
 }
 
-/// Atomic operations: none, atomic among those of this device, or atomic with the host's CPUs as well.
+/// The scope of the device's atomic operations: none, atomic among the operations of this device, or atomic with those
+/// of the host's CPUs as well.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Atomics {
     None,
@@ -49,7 +50,7 @@ pub enum Atomics {
     Global,
 }
 
-/// On-demand paging: the permitted uses of an unpinned region on a reliable connection.
+/// On-demand paging: the uses of an unpinned region that are possible on a reliable connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Odp {
     pub supported: bool,
@@ -68,7 +69,7 @@ pub enum LinkLayer {
     Ethernet,
 }
 
-/// The attributes of a port, as read at one time.
+/// The attributes of a port at the time of reading.
 #[derive(Clone)]
 pub struct Port {
     pub number: u8,
@@ -107,7 +108,8 @@ unsafe impl Send for Context {}
 // SAFETY: libibverbs locks the calls that several threads may make at once.
 unsafe impl Sync for Context {}
 
-/// The devices of this host, as long as the list lives. Making the list reads sysfs for each device.
+/// The list of the devices of this host. A device of the list can be used as long as the list lives. Making the list
+/// reads sysfs for each device.
 pub struct Devices {
     raw: *mut *mut ibv_device,
     len: usize,
@@ -157,7 +159,7 @@ fn sysfs(name: &str) -> PathBuf {
     PathBuf::from("/sys/class/infiniband").join(name)
 }
 
-/// True if a text is a PCI address, "0000:3b:00.0": domain, bus, device and function.
+/// True if a text is a PCI address such as "0000:3b:00.0": domain, bus, device and function.
 pub(in crate::prov::verbs) fn is_pci(text: &str) -> bool {
     let hex = |part: &str, len: usize| part.len() >= len && part.bytes().all(|b| b.is_ascii_hexdigit());
     let mut parts = text.splitn(3, ':');
@@ -165,10 +167,10 @@ pub(in crate::prov::verbs) fn is_pci(text: &str) -> bool {
     rest.split_once('.').is_some_and(|(device, function)| hex(domain, 4) && hex(bus, 2) && hex(device, 2) && hex(function, 1))
 }
 
-/// The position of the device with this name, without opening it.
+/// The position of the device with this name. The device is not opened.
 pub fn topology_of(name: &str) -> Topology {
     let Ok(path) = sysfs(name).join("device").canonicalize() else { return Topology::default() };
-    // A device on another bus, such as an auxiliary one, is below its PCI function.
+    // A device on another bus, such as an auxiliary one, is below its PCI function in the directory tree.
     let pci = path.ancestors().filter_map(|dir| dir.file_name()?.to_str()).find(|part| is_pci(part)).map(str::to_string);
     let numa = std::fs::read_to_string(path.join("numa_node")).ok().and_then(|text| text.trim().parse().ok());
     Topology { pci, numa, path: Some(path) }
@@ -180,7 +182,7 @@ impl Context {
         Self::open_of(&Devices::list()?, name)
     }
 
-    /// Opens the device of this name; for callers that open several of one list.
+    /// Opens the device of this name from a list; for callers that open several devices of one list.
     pub fn open_of(list: &Devices, name: &str) -> Result<Arc<Context>> {
         let verbs = verbs()?;
         let Some((device, _)) = list.devices().find(|(_, found)| found == name) else {
@@ -231,8 +233,8 @@ impl Context {
         unsafe { BorrowedFd::borrow_raw((*self.raw()).async_fd) }
     }
 
-    /// The next event of the device, its ports and its queues, if there is one. The descriptor of a removed device stays readable; that
-    /// is reported once, as a fatal event of the device.
+    /// The next event of the device, its ports and its queues, if there is one. The descriptor of a removed device
+    /// stays readable. A removal is reported once, as a fatal event of the device.
     pub fn poll_async(&self) -> Option<AsyncEvent> {
         // SAFETY: the device is open, and its descriptor does not block.
         let event = unsafe { AsyncEvent::next(self.raw()) }.unwrap_or_else(|_| Some(AsyncEvent::gone()));
@@ -273,8 +275,8 @@ impl Context {
         self.odp.get_or_init(ask).clone()
     }
 
-    /// Checks that the device can register dma-bufs. It is offered a descriptor that does not exist: a driver that looks the descriptor
-    /// up before refusing supports dma-bufs.
+    /// Checks that the device can register dma-bufs. The check offers the driver a descriptor that does not exist: a
+    /// driver that looks the descriptor up before it refuses supports dma-bufs.
     pub fn dmabuf(&self) -> Result<()> {
         let probe = || {
             let verbs = verbs()?;
@@ -391,7 +393,8 @@ pub fn mtu_bytes(code: u32) -> u32 {
     if (1..=5).contains(&code) { 128 << code } else { 0 }
 }
 
-/// Bits per second for the codes `active_speed` (a bit per generation) and `active_width` (a bit per number of lanes).
+/// Bits per second for the codes `active_speed` (one bit per generation) and `active_width` (one bit per number of
+/// lanes).
 fn speed_of(speed: u8, width: u8) -> u64 {
     let lane = match speed {
         1 => 2_500,
@@ -414,7 +417,8 @@ fn speed_of(speed: u8, width: u8) -> u64 {
     lane * lanes * 1_000_000
 }
 
-/// Bits per second for sysfs' "100 Gb/sec (4X EDR)". Newer kernels report link speeds there for which `active_speed` has no code.
+/// Bits per second for a text in sysfs like "100 Gb/sec (4X EDR)". Newer kernels report link speeds there for which
+/// `active_speed` has no code.
 fn rate_in(text: &str) -> Option<u64> {
     let (number, unit) = text.trim().split_once(' ')?;
     if !unit.starts_with("Gb/sec") {

@@ -1,20 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The distance of a NIC from an accelerator or another NIC, by the common part of their directories under /sys/devices.
+//! The distance of a NIC from an accelerator or another NIC. The distance follows from the common part of their
+//! directories under /sys/devices.
 
 use super::context::{self, Topology};
 use crate::prov::info::Near;
 use std::path::{Path, PathBuf};
 
-/// The way between two devices, the shortest first.
+/// The distance between two devices, the shortest first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub enum Distance {
-    /// Below one PCIe switch (or root port), with this many bridges and devices between.
+    /// The devices are below one PCIe switch or root port, with `hops` bridges and devices between them.
     Switch { hops: u32 },
-    /// Through one root complex.
+    /// The path leads through one root complex.
     RootComplex,
-    /// Between root complexes of one NUMA node.
+    /// The path leads from one root complex to another in the same NUMA node.
     Node,
-    /// Between NUMA nodes, or unknown.
+    /// The path leads from one NUMA node to another, or is unknown.
     #[default]
     System,
 }
@@ -30,7 +31,7 @@ impl From<Distance> for Near {
     }
 }
 
-/// The root complex above a device, and the PCIe functions from the root port down to it.
+/// The root complex above a device, and the PCI addresses from the root port down to the device.
 fn chain(path: &Path) -> (Option<&str>, Vec<&str>) {
     let parts = || path.iter().filter_map(|part| part.to_str());
     (parts().find(|part| part.starts_with("pci") && part.contains(':')), parts().filter(|part| context::is_pci(part)).collect())
@@ -63,7 +64,7 @@ pub fn of_pci(pci: &str) -> Topology {
     Topology { pci: Some(pci.to_string()), path: Some(path), numa }
 }
 
-/// The distance of the device with this name from the position `there`.
+/// The distance of the device with this name from the position `there`, if that is given.
 pub fn of_device(name: &str, there: Option<&Topology>) -> Option<Distance> {
     there.map(|there| between(&context::topology_of(name), there))
 }
@@ -74,7 +75,7 @@ pub fn order(name: &str, there: Option<&Topology>) -> impl Ord + use<> {
     (of_device(name, there), stem.to_string(), number, len)
 }
 
-/// A name in counting order: mlx5_2 before mlx5_10.
+/// The parts of a name by which names sort in counting order: mlx5_2 before mlx5_10.
 fn counted(name: &str) -> (&str, u64, usize) {
     let stem = name.trim_end_matches(|c: char| c.is_ascii_digit());
     (stem, name[stem.len()..].parse().unwrap_or(0), name.len())

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The addresses of a port: its GIDs, their types, their network interfaces, and the IP address of this host by which rdma_cm reaches the
-//! port.
+//! The addresses of a port: its GIDs and their types, their network interfaces, and the IP address by which rdma_cm
+//! reaches the port.
 
 use super::netdev::{self, Netdev};
 use crate::error::Result;
@@ -24,10 +24,10 @@ pub enum GidKind {
 }
 
 impl GidKind {
-    /// All types, the one that can be routed first.
+    /// All types, in the order of preference: RoCE v2, which can be routed, comes first.
     pub const ALL: [GidKind; 4] = [GidKind::RoceV2, GidKind::RoceV1, GidKind::Ib, GidKind::Iwarp];
 
-    /// The type in the name of a domain.
+    /// The type as it appears in the name of a domain.
     pub fn name(self) -> &'static str {
         match self {
             GidKind::Ib => "ib",
@@ -55,9 +55,9 @@ pub struct Gid {
     pub kind: GidKind,
     /// The network interface, if known.
     pub netdev: Option<String>,
-    /// An address of this host by which rdma_cm finds this port, if there is one.
+    /// The IP address of this host by which rdma_cm finds this port, if there is one.
     pub ip: Option<IpAddr>,
-    /// The interface's index, which a link-local `ip` needs as its scope; 0 if unknown.
+    /// The index of the interface, which a link-local `ip` needs as its scope; 0 if unknown.
     pub scope: u32,
 }
 
@@ -68,23 +68,24 @@ impl Gid {
     }
 }
 
-/// A GID's 16 bytes read as an IP address.
+/// The 16 bytes of a GID, read as an IP address.
 pub fn ip_in(raw: &[u8; 16]) -> IpAddr {
     IpAddr::V6(Ipv6Addr::from(*raw)).to_canonical()
 }
 
-/// The type for the kernel's number (by ioctl); `kind_of_text` reads the text in sysfs.
+/// The type for the number that the kernel gives (by ioctl).
 fn kind_of(number: u32, ethernet: bool, iwarp: bool) -> GidKind {
     match number {
         _ if iwarp => GidKind::Iwarp,
         2 => GidKind::RoceV2,
         1 => GidKind::RoceV1,
-        // The first RoCE had no number of its own.
+        // RoCE v1 had no number of its own in the beginning.
         _ if ethernet => GidKind::RoceV1,
         _ => GidKind::Ib,
     }
 }
 
+/// The kernel's number for the text that sysfs gives.
 fn kind_of_text(text: &str) -> u32 {
     match text.trim() {
         "RoCE v2" => 2,
@@ -92,11 +93,11 @@ fn kind_of_text(text: &str) -> u32 {
     }
 }
 
-/// Completes an entry of the table with facts about the host's network interfaces.
+/// Completes an entry of the GID table with facts about the host's network interfaces.
 fn placed(entry: &GidEntry, kind: GidKind, netdev: Option<String>, devs: &[Netdev]) -> Gid {
     let raw = entry.gid;
     let holds = |dev: &&Netdev| match kind {
-        // IP over InfiniBand: four bytes of queue pair number and flags precede the GID.
+        // The hardware address of IP over InfiniBand: four bytes of flags and queue pair number, then the GID.
         GidKind::Ib => dev.hardware.len() == 20 && dev.hardware.get(4..) == Some(&raw[..]),
         GidKind::Iwarp => dev.hardware.len() == 6 && dev.hardware.get(..) == raw.get(..6) && raw.iter().skip(6).all(|b| *b == 0),
         GidKind::RoceV1 | GidKind::RoceV2 => false,
@@ -106,7 +107,8 @@ fn placed(entry: &GidEntry, kind: GidKind, netdev: Option<String>, devs: &[Netde
         None => devs.iter().find(holds),
     };
     let ip = match kind {
-        // The GID is the IP address, but the one made of the hardware address need not be configured.
+        // The GID is an IP address. The one that is made from the hardware address need not be configured on the
+        // interface.
         GidKind::RoceV1 | GidKind::RoceV2 => Some(ip_in(&raw)).filter(|ip| dev.is_some_and(|dev| dev.ips.contains(ip))),
         GidKind::Ib | GidKind::Iwarp => dev.and_then(Netdev::preferred),
     };
@@ -119,7 +121,7 @@ fn placed(entry: &GidEntry, kind: GidKind, netdev: Option<String>, devs: &[Netde
 pub struct GidTable<'a> {
     /// An open device.
     pub context: *mut ibv_context,
-    /// Its directory in sysfs.
+    /// The device's directory in sysfs.
     pub sysfs: &'a Path,
     pub port: u8,
     /// `gid_tbl_len` of the port, times the number of ports.
@@ -129,7 +131,7 @@ pub struct GidTable<'a> {
 }
 
 impl GidTable<'_> {
-    /// The entries that are in use.
+    /// The entries of the table that are in use.
     ///
     /// # Safety
     /// `context` is an open device.
@@ -149,7 +151,7 @@ impl GidTable<'_> {
         Ok(used.map(place).collect())
     }
 
-    /// The whole table in one call, if library and kernel support it.
+    /// The whole table by one call, if library and kernel support that call.
     unsafe fn table(&self) -> Option<Vec<GidEntry>> {
         let mut entries = vec![GidEntry::default(); self.entries.clamp(1, 1 << 16)];
         let newer = newer().ok()?;
@@ -159,7 +161,7 @@ impl GidTable<'_> {
         Some(entries)
     }
 
-    /// Each entry by a call of its own, and its type from sysfs, for libraries before rdma-core 32.
+    /// The table by one call per entry, with the types from sysfs, for libraries before rdma-core 32.
     unsafe fn one_by_one(&self) -> Result<Vec<GidEntry>> {
         let verbs = verbs()?;
         let mut found = Vec::new();
@@ -168,7 +170,7 @@ impl GidTable<'_> {
             // SAFETY: the caller of `read` has the device open.
             let rc = unsafe { verbs.ibv_query_gid(self.context, self.port, index as i32, &mut gid)? };
             if rc != 0 {
-                // Beyond the end of this port's table, unless it is the first entry.
+                // The index is beyond the end of this port's table. A failure at the first entry is an error.
                 if index == 0 {
                     returned(rc, format_args!("reading GID 0 of port {}", self.port))?;
                 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The number of bytes that can travel inside a work request. No attribute of a device says it, so a queue pair is made and its granted
-//! size is read.
+//! The number of bytes that can travel inside a work request. No attribute of a device gives this number, so a queue
+//! pair is made and its granted size is read.
 
 use super::context::Context;
 use crate::error::Result;
@@ -15,7 +15,7 @@ use std::ptr::{NonNull, null_mut};
 impl Context {
     /// Bytes that can travel inside a work request, at most `asked`.
     pub fn inline(&self, asked: usize) -> usize {
-        // By hardware, so that a device that is opened again need not be tried again.
+        // The results by name and GUID, so that a device that is opened again need not be probed again.
         static KNOWN: Mutex<Vec<(String, u64, usize)>> = Mutex::new(Vec::new());
         let probe = || {
             let mut known = KNOWN.lock();

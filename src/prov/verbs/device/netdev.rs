@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Network interfaces of this host, to find the IP address behind a GID: rdma_cm uses IP addresses, and the GIDs of iWARP and InfiniBand
-//! ports hold hardware addresses.
+//! The network interfaces of this host, in order to find the IP address that belongs to a GID. rdma_cm uses IP
+//! addresses, but the GIDs of iWARP and InfiniBand ports hold hardware addresses.
 
 use std::ffi::CStr;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// An interface with its hardware address (6 bytes of Ethernet, 20 of IP over InfiniBand).
+/// An interface. Its hardware address has 6 bytes for Ethernet, 20 for IP over InfiniBand.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Netdev {
     pub name: String,
@@ -14,7 +14,7 @@ pub struct Netdev {
 }
 
 impl Netdev {
-    /// The address of this interface to use: IPv4, else a global IPv6 address, else any.
+    /// The address to use among the interface's addresses: IPv4, else a global IPv6 address, else any.
     pub fn preferred(&self) -> Option<IpAddr> {
         let rank = |ip: &&IpAddr| match ip {
             IpAddr::V4(_) => 0,
@@ -24,7 +24,7 @@ impl Netdev {
     }
 }
 
-/// Parses "02:00:5e:...".
+/// Parses a hardware address in the form "02:00:5e:...".
 fn hardware(text: &str) -> Option<Vec<u8>> {
     text.trim().split(':').map(|byte| u8::from_str_radix(byte, 16).ok()).collect()
 }
@@ -37,13 +37,13 @@ pub fn name_of(index: u32) -> Option<String> {
     if found.is_null() { None } else { CStr::from_bytes_until_nul(&name).ok()?.to_str().ok().map(str::to_string) }
 }
 
-/// The index of an interface, or 0 if there is none; it is the scope of link-local addresses.
+/// The index of an interface, which is also the scope of its link-local addresses; 0 if there is no such interface.
 pub fn index_of(name: &str) -> u32 {
     // SAFETY: a text that ends with NUL.
     std::ffi::CString::new(name).map_or(0, |name| unsafe { libc::if_nametoindex(name.as_ptr()) })
 }
 
-/// All visible interfaces; an interface that cannot be read is left out.
+/// All visible interfaces. An interface that cannot be read is left out.
 pub fn all() -> Vec<Netdev> {
     let mut found: Vec<Netdev> = Vec::new();
     let mut list: *mut libc::ifaddrs = std::ptr::null_mut();
@@ -72,7 +72,7 @@ pub fn all() -> Vec<Netdev> {
     found
 }
 
-/// The IP address in a socket address, if it is one.
+/// The IP address in a socket address. `None`: the address has another family, or there is none.
 ///
 /// # Safety
 /// `address` is null, or a socket address as long as its family says.

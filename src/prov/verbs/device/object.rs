@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Verbs objects with an owner. Each is destroyed when dropped, and keeps alive the object that it was made from.
+//! Verbs objects with an owner. An object is destroyed when it is dropped, and keeps the object alive from which it was
+//! made.
 
 use super::context::{Context, Transport};
 use crate::error::{Error, Result, errno};
@@ -12,7 +13,7 @@ use std::ptr::{NonNull, null_mut};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Logs the failure of a destructor; nothing else can be done about it.
+/// Logs the failure of a destructor, because nothing else can be done about the failure.
 fn destroyed(result: Result<c_int>, what: &str) {
     if let Err(e) = result.and_then(|rc| returned(rc, what)) {
         crate::log!(Warn, "{e}");
@@ -86,7 +87,8 @@ impl AsFd for CompChannel {
 pub struct RawCq {
     raw: NonNull<ibv_cq>,
     pub channel: CompChannel,
-    /// Events that were taken and are not yet acknowledged. Acknowledging takes a lock, so it is done in bulk.
+    /// Events that were taken and are not acknowledged yet. An acknowledgement takes a lock, so many events are
+    /// acknowledged at once.
     unacked: AtomicU32,
 }
 // SAFETY: libibverbs allows any thread to use and destroy a queue.
@@ -124,7 +126,7 @@ impl RawCq {
         returned(rc, format_args!("resizing a completion queue to {entries} entries"))
     }
 
-    /// Takes completions. Fewer than `into` has room for means that no more were there.
+    /// Takes completions. If the result is less than the length of `into`, the queue had no more completions.
     #[inline(always)]
     pub fn poll(&self, into: &mut [ibv_wc]) -> Result<usize> {
         // SAFETY: the queue lives, and `into` has room for as many entries as its length says.
@@ -132,7 +134,7 @@ impl RawCq {
         if n < 0 { Err(call_error("polling a completion queue", errno::EIO)) } else { Ok(n as usize) }
     }
 
-    /// The next completion will make the channel readable.
+    /// Arms the queue: the next completion will make the channel readable.
     pub fn arm(&self) -> Result<()> {
         // SAFETY: the queue lives.
         returned(unsafe { ibv_req_notify_cq(self.raw(), 0) }, "arming a completion queue")
@@ -199,7 +201,7 @@ impl RawMr {
             return Err(Error::fixed(errno::EOPNOTSUPP, "iWARP devices know memory by this process's addresses alone"));
         }
         let doing = format_args!("registering {len} bytes at {addr:#x} with {}", pd.context.name);
-        // Access bits that a driver may ignore are understood by the newer call only.
+        // Only the newer call understands the access bits that a driver may ignore.
         let plain = iova == addr as u64 && access & !0xff == 0;
         // SAFETY: the caller of `host` keeps the range mapped; the protection domain lives.
         let raw = unsafe {
@@ -211,7 +213,7 @@ impl RawMr {
         Ok(RawMr { raw: Some(pointer(raw, doing)?), _pd: pd.clone() })
     }
 
-    /// Registers a dma-buf. The kernel keeps its own reference, so `fd` may be closed afterwards.
+    /// Registers a dma-buf. The kernel holds its own reference, so `fd` may be closed afterwards.
     pub fn dmabuf(pd: &Arc<Pd>, fd: BorrowedFd<'_>, offset: u64, len: usize, iova: u64, access: u32) -> Result<RawMr> {
         use std::os::fd::AsRawFd;
         let doing = format_args!("registering {len} bytes at {offset:#x} of a dma-buf with {}", pd.context.name);
@@ -220,12 +222,13 @@ impl RawMr {
         Ok(RawMr { raw: Some(pointer(raw, doing)?), _pd: pd.clone() })
     }
 
+    /// The local and the remote key.
     pub fn keys(&self) -> (u32, u32) {
         // SAFETY: the registration lives until it is closed, which sets `raw` to `None`.
         self.raw.map_or((0, 0), |mr| unsafe { ((*mr.as_ptr()).lkey, (*mr.as_ptr()).rkey) })
     }
 
-    /// Ends the device's access. If that fails, the registration stays as it was.
+    /// Ends the device's access. On failure the registration stays.
     pub fn close(&mut self) -> Result<()> {
         if let Some(mr) = self.raw {
             // SAFETY: registered, and not closed yet.

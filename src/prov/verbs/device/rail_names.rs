@@ -1,24 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Parsing `GDRFAB_VERBS_RAILS`: the ports that it names, or `all`, before any of them is opened.
+//! Parses `GDRFAB_VERBS_RAILS`, which names ports, or is `all`. No port is opened here.
 
 use crate::config;
 use crate::error::{Error, Result, errno};
 
 pub use crate::prov::bind::RAILS_MAX;
 
-/// True if all ports of the host are to be rails.
+/// True if all ports of the host are rails.
 pub fn all() -> bool {
     config::get().verbs.rails == ["all"]
 }
 
-/// The device and port that an element of the list names.
+/// The device and the port that an element of the list names.
 pub fn parse(word: &str) -> Result<(&str, u8)> {
     let (device, port) = word.rsplit_once(':').unwrap_or((word, "1"));
     let port = port.parse().map_err(|_| Error::invalid(format!("GDRFAB_VERBS_RAILS: {word:?} is not device:port")))?;
     Ok((device, port))
 }
 
-/// Checks the list against the devices of this host.
+/// Checks that the list names devices of this host, each port once.
 pub fn check(devices: &[String]) -> Result<()> {
     let rails = &config::get().verbs.rails;
     if all() {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Access of this process to memory that the RDMA device does not reach: by a vendor's copies, or by the CPU through a mapping of the
-//! caller's file.
+//! Copies between this process and memory that the RDMA device does not reach: by the copy functions of the
+//! accelerator's vendor, or by the CPU through a mapping of the caller's file.
 
 use crate::error::{Error, Result, errno};
 use crate::hmem::Site;
@@ -34,7 +34,7 @@ impl Backing {
         Ok(Backing { bytes: Bytes::File(MappedFile::new(fd, offset, len, writable)?), base })
     }
 
-    /// The CPU's address of the first byte, for a file.
+    /// The CPU's address of the first byte; used for a file only.
     pub fn address(&self) -> usize {
         match &self.bytes {
             Bytes::File(file) => file.address(),
@@ -42,7 +42,7 @@ impl Backing {
         }
     }
 
-    /// Copies from the bytes that operations name by `addr`.
+    /// Copies the bytes from address `addr` on, as operations name it, into `into`.
     pub fn load(&self, addr: u64, into: &mut [u8]) -> Result<()> {
         let mut done = 0;
         self.parts(addr, into.len(), false, |site, part| {
@@ -53,7 +53,7 @@ impl Backing {
         })
     }
 
-    /// Copies to the bytes that operations name by `addr`.
+    /// Copies `from` to the bytes from address `addr` on, as operations name it.
     pub fn store(&self, addr: u64, from: &[u8]) -> Result<()> {
         let mut done = 0;
         self.parts(addr, from.len(), true, |site, part| {
@@ -64,7 +64,7 @@ impl Backing {
         })
     }
 
-    /// Calls `each` for the contiguous parts of the `len` bytes at `addr`.
+    /// Calls `each` for every contiguous part of the `len` bytes from `addr` on.
     fn parts(&self, addr: u64, len: usize, write: bool, mut each: impl FnMut(Site, Iov) -> Result<()>) -> Result<()> {
         let outside = || Error::fixed(errno::EFAULT, "the range leaves the region");
         let skip = usize::try_from(addr.checked_sub(self.base).ok_or_else(outside)?).map_err(|_| outside())?;

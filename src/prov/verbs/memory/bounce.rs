@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Bounce buffers: registered host memory between the device and memory that it does not reach.
+//! Bounce buffers: registered host memory that stands between the device and memory that the device does not reach.
 
 use super::mr::{self, Staged};
 use super::registered::{Buffer, Registered};
@@ -10,13 +10,14 @@ use crate::prov::verbs::device::object::RawMr;
 use crate::prov::verbs::sys::abi::ibv_sge;
 use std::sync::{Arc, Weak};
 
-/// The caller's piece of an operation that uses a bounce buffer.
+/// A piece of the caller's memory in an operation that uses a bounce buffer.
 enum CallerPiece {
     Host(Site, Iov),
     Staged(Arc<Staged>, Iov),
 }
 
-/// A buffer in use, and the pieces whose bytes it carries. When dropped, it returns to the domain's unused buffers.
+/// A buffer in use, with the pieces whose bytes it carries. When the `Bounce` is dropped, the buffer returns to the
+/// unused buffers of the domain.
 pub struct Bounce {
     buffer: Option<Buffer>,
     len: usize,
@@ -26,7 +27,8 @@ pub struct Bounce {
     _mrs: Vec<RawMr>,
 }
 
-/// A bounce buffer for `local`; `fill`: with its bytes, for an operation that sends them.
+/// A bounce buffer for the pieces in `local`. `fill`: the bytes of the pieces are copied into the buffer, for an
+/// operation that sends them.
 pub fn take(memory: &Arc<Registered>, local: &[Iov], descs: &[u64], total: usize, fill: bool) -> Result<Box<Bounce>> {
     let mut places = Vec::with_capacity(local.len());
     {
@@ -47,8 +49,8 @@ pub fn take(memory: &Arc<Registered>, local: &[Iov], descs: &[u64], total: usize
     Ok(Box::new(bounce))
 }
 
-/// Registers the unregistered pieces for the duration of one operation, and sets their keys in `pieces`. `written`: the device writes to
-/// them.
+/// Registers the unregistered pieces for the duration of one operation, and sets their keys in `pieces`. `written`: the
+/// device writes to the pieces. `named` gives each piece, and true for a piece that has a descriptor.
 pub fn registered(
     memory: &Registered,
     written: bool,

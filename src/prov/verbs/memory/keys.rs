@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The keys of one region on all rails: each device has its own keys for it.
+//! The keys of one region on all rails: each rail's device has its own keys for the region.
 
 use crate::prov::verbs::device::rail_names::RAILS_MAX;
 
-/// The keys by rail; 0 where the rail's bit in `mask` is not set.
+/// The keys of a region by rail; 0 where the rail's bit in `mask` is not set.
 #[derive(Clone, Copy, Default, Debug, PartialEq, Eq)]
 pub struct Keys {
-    /// Rails that can carry the region.
+    /// A bit for each rail that can carry the region.
     pub mask: u8,
     /// For local operations.
     pub lkeys: [u32; RAILS_MAX],
@@ -15,7 +15,8 @@ pub struct Keys {
 }
 
 impl Keys {
-    /// From pairs of local and remote keys, the first rail first.
+    /// Makes the keys from pairs of local and remote keys, the first rail first; `None` for a rail that does not carry
+    /// the region.
     pub fn of(all: impl Iterator<Item = Option<(u32, u32)>>) -> Keys {
         let mut keys = Keys::default();
         for (i, (lkey, rkey)) in all.take(RAILS_MAX).enumerate().filter_map(|(i, both)| Some((i, both?))) {
@@ -25,7 +26,7 @@ impl Keys {
         keys
     }
 
-    /// The peers' keys, with the number of the rail.
+    /// The remote keys, each with the number of its rail.
     pub fn names(&self) -> impl Iterator<Item = (usize, u32)> {
         (0..RAILS_MAX).filter(|i| self.mask & 1 << i != 0).map(|i| (i, self.rkeys[i]))
     }

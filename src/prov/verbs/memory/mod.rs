@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Memory that a device, or the library on its behalf, reads and writes.
+//! Memory that a device reads and writes, or that the library reads and writes on the device's behalf.
 //!
-//! `mr.rs` keeps the regions of a domain and turns the pieces of an operation into the device's scatter/gather entries; read it
-//! first. `registered.rs` adds the library's own buffers and holds both for a domain. `bounce.rs` gives an operation one of these
-//! buffers where the device does not reach the caller's memory, and `backing.rs` copies to and from such memory. `keys.rs` holds
-//! the keys of one region on every rail. `steps.rs` records which ways to register a region were tried, for `mr_explain`, and
-//! `populate.rs` gives fresh pages to a range before it is pinned.
+//! `mr.rs` keeps the regions of a domain and turns the pieces of an operation into the device's scatter/gather entries;
+//! read it first. `registered.rs` adds the library's own buffers and holds regions and buffers for a domain.
+//! `bounce.rs` gives an operation one of these buffers where the device does not reach the caller's memory, and
+//! `backing.rs` copies to and from such memory. `keys.rs` holds the keys of one region on every rail. `steps.rs`
+//! records for `mr_explain` which ways to register a region were tried. `populate.rs` gives pages to fresh memory
+//! before the memory is pinned.
 //!
-//! The ways themselves are tried in `attach.rs`, one folder up, because they depend on the domain.
+//! `attach.rs`, one folder up, tries the ways to register memory, because they depend on the domain.
 
 pub(in crate::prov::verbs) mod backing;
 pub(in crate::prov::verbs) mod bounce;

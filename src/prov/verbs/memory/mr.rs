@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The regions of a domain as verbs has them, with the keys of the device; and the pieces of operations that lie in regions.
+//! The regions of a domain with the device's keys, and the pieces of operations that lie in these regions.
 //!
-//! A descriptor of plain memory contains the device's local key, so an operation looks nothing up; a wrong key is refused by the device.
-//! Regions with several registrations, and staged ones, are found by their number in the descriptor.
+//! A descriptor of plain memory contains the device's local key, so an operation looks nothing up, and the device
+//! refuses a wrong key. The descriptor of a staged region, or of a region with several registrations, contains a number
+//! by which the region is looked up.
 
 use super::backing::Backing;
 use super::keys::Keys;
@@ -21,19 +22,20 @@ use std::ops::Deref;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// The reachability of a descriptor's bytes.
+/// The reachability of the bytes behind a descriptor.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum BufferKind {
-    /// The CPU and the device.
+    /// The CPU and the device reach the bytes.
     Host,
-    /// The device; the CPU must not touch them.
+    /// The device reaches the bytes; the CPU must not touch them.
     Device,
-    /// Not the device.
+    /// The device does not reach the bytes.
     Staged,
 }
 
-/// The bits of a descriptor: it is never 0, bit 0 is for device memory, bit 1 for a region that is looked up, then the path if it is not
-/// nic.
+/// The bits of a descriptor. `SET` makes it different from 0. Bit 0 (`DEVICE_DESC`) means device memory, and
+/// `LOOKED_UP` a region that is looked up. One of the next bits is set if the path is not nic. The local key or the
+/// number of the region follows from bit 8 on.
 const SET: u64 = 1 << 62;
 const LOOKED_UP: u64 = 2;
 const DMABUF: u64 = 4;
@@ -51,21 +53,21 @@ fn desc_of(number: u32, path: Paths, device: bool, looked_up: bool) -> u64 {
     SET | u64::from(number) << NUMBER_SHIFT | how | if looked_up { LOOKED_UP } else { 0 } | if device { DEVICE_DESC } else { 0 }
 }
 
-/// The device's way to the memory of a descriptor, as bits for `path_of`: all 0 for pinned host pages.
+/// The path to the memory of a descriptor, as bits for `path_of`: all 0 for pinned host pages.
 #[inline(always)]
 pub fn path_bits(desc: u64) -> u8 {
     desc as u8
 }
 
-/// The same for all local pieces of an operation.
+/// The paths to all local pieces of an operation, as bits for `path_of`.
 pub fn all_path_bits(local: &[Iov], descs: &[u64]) -> u8 {
     local.iter().zip(descs).filter(|(v, _)| !v.is_empty()).fold(0, |all, (_, desc)| all | path_bits(*desc))
 }
 
-/// The bits of an operation that uses a bounce buffer.
+/// The bits for `path_of` of an operation that uses a bounce buffer.
 pub const BOUNCED: u8 = STAGED as u8;
 
-/// The path of an operation: that of the piece that is harder to reach.
+/// The path of an operation. If its pieces have different paths, the path of the piece that is hardest to reach counts.
 pub fn path_of(how: u8) -> Paths {
     let how = u64::from(how);
     match () {
@@ -76,7 +78,7 @@ pub fn path_of(how: u8) -> Paths {
     }
 }
 
-/// The path to local memory, for queries; `desc` 0 is host memory.
+/// The path to local memory, for queries. The descriptor 0 means host memory.
 pub fn local_path(desc: u64) -> Result<Paths> {
     match desc {
         0 => Ok(Paths::NIC),
@@ -85,7 +87,8 @@ pub fn local_path(desc: u64) -> Result<Paths> {
     }
 }
 
-/// Turns local pieces into scatter/gather entries. `unnamed`: the bytes are copied out at once, so pieces need no region.
+/// Turns local pieces into scatter/gather entries; returns their number and the reachability of the memory. `unnamed`:
+/// a piece needs no descriptor, because the caller copies or registers it.
 #[inline(always)]
 pub fn pieces(local: &[Iov], descs: &[u64], unnamed: bool, into: &mut [ibv_sge; IOV_LIMIT]) -> Result<(usize, BufferKind)> {
     let mut n = 0;
@@ -118,19 +121,20 @@ fn no_desc(i: usize, desc: u64) -> Error {
     Error::invalid(format!("desc[{i}]: {words}"))
 }
 
-/// Memory that the device, or staging, can reach.
+/// Memory that was made reachable, by registrations or by staging.
 pub struct Attached {
-    /// The addresses of this process.
+    /// The ranges as addresses of this process.
     pub location: Location<()>,
     /// The device's address of the first byte.
     pub base: u64,
-    /// The peers' address of the first byte.
+    /// The address by which peers name the first byte.
     pub peer_base: u64,
     /// The device's registration of each piece; empty for staged memory.
     pub mrs: Vec<RawMr>,
-    /// The registration under this process's addresses, if peers use others.
+    /// A second registration under this process's addresses, if the first one has other addresses on the device.
     pub local: Option<RawMr>,
-    /// The access to the bytes if the device cannot reach them.
+    /// The access of this process to the bytes; present if the device cannot reach the bytes, or reaches them through
+    /// the mapping of a file.
     pub backing: Option<Backing>,
     pub path: Paths,
     pub record: RegistrationRecord,
@@ -140,7 +144,7 @@ pub struct Attached {
 
 /// Memory as registered with the device of a further rail.
 pub struct RailRegistration {
-    /// As of [`Attached`].
+    /// The registration of each piece, as in [`Attached`].
     pub mrs: Vec<RawMr>,
     pub local: Option<RawMr>,
     pub _backing: Option<Backing>,
@@ -153,17 +157,17 @@ pub type Region = region::Region<(), VerbsRegion>;
 pub struct VerbsRegion {
     /// The device's registration of each piece; empty for staged memory.
     mrs: Vec<RawMr>,
-    /// The registration under this process's addresses, if peers use others.
+    /// A second registration under this process's addresses, if the first one has other addresses on the device.
     local: Option<RawMr>,
-    /// Memory that the device does not reach. A copy in progress holds a reference.
+    /// The memory of a staged region. A copy in progress holds a reference.
     staged: Option<Arc<Staged>>,
     /// The CPU's mapping of a file that the device reaches by that mapping.
     _backing: Option<Backing>,
     record: RegistrationRecord,
     rails: Vec<(String, Result<RailRegistration>)>,
-    /// Added to the peers' addresses, it gives the device's.
+    /// The offset that turns an address of the peers into the device's address.
     shift: u64,
-    /// The region is a file; its addresses are not addresses of this process.
+    /// The region is a file, so its addresses are no addresses of this process.
     is_file: bool,
     /// A peer has asked for the meaning of the key.
     shared: AtomicBool,
@@ -172,7 +176,8 @@ pub struct VerbsRegion {
 }
 
 impl VerbsRegion {
-    /// The device's key, and the offset from the peers' addresses to the device's; `None`: peers do not reach the region by the device.
+    /// The device's key, and the offset that turns an address of the peers into the device's address. `None`: peers
+    /// cannot reach the region through the device.
     pub fn name(&self) -> Option<(u32, u64)> {
         let [one] = self.mrs.as_slice() else { return None };
         Some((one.keys().1, self.shift))
@@ -197,7 +202,7 @@ impl VerbsRegion {
     }
 }
 
-/// A region that is reached by staged transfers.
+/// A staged region.
 pub struct Staged {
     pub backing: Backing,
     pub base: u64,
@@ -211,10 +216,11 @@ pub const MAX_REGIONS: usize = 1 << INDEX_BITS;
 
 pub struct Regions {
     registry: Registry<Region, INDEX_BITS>,
-    /// The caller chooses the keys.
+    /// The caller chooses the keys of regions.
     chosen: bool,
-    /// In a domain with rails: the keys of a region on all rails, by the first rail's local key and by the key that peers know.
+    /// In a domain with rails: the keys of a region on all rails, by the local key on the first rail.
     by_lkey: HashMap<u32, Arc<Keys>>,
+    /// The same keys, by the key on the first rail that peers know.
     by_rkey: HashMap<u32, Arc<Keys>>,
 }
 
@@ -232,7 +238,7 @@ impl Attached {
     }
 }
 
-/// True if a key names a staged region: such keys are above all keys of a device.
+/// True if a key names a staged region. The keys of staged regions are above all keys of a device.
 pub fn is_staged(key: u64) -> bool {
     key & CHOSEN_KEY != 0
 }
@@ -257,7 +263,7 @@ impl Regions {
             _ if self.chosen => KeyOf::Caller(attr.requested_key),
             [] => KeyOf::Domain,
             [one] => KeyOf::Device(u64::from(one.keys().1)),
-            // A region for local use only; its key opens nothing.
+            // A region of several registrations is for local use only; its key opens nothing.
             _ => KeyOf::Device(0),
         };
         let reserved = self.registry.reserve(key, device)?;
@@ -293,24 +299,24 @@ impl Regions {
 
     pub fn bind_counter(&mut self, id: RegionId, counter: Arc<Counter>) -> Result<()> {
         let region = self.registry.get_mut(id)?;
-        // From now on a peer that asks about the key is told to count.
+        // From now on a peer that asks about the key is told to report its writes.
         region.event = true;
         region.own.counter = Some(counter);
         Ok(())
     }
 
-    /// First step of closing: no copy begins from now on. Returns whether none is in progress. A copy has entered the region or holds the
-    /// backing; the region itself holds the backing once.
+    /// First step of closing: no copy begins from now on. Returns true if no copy is in progress. A copy in progress
+    /// has entered the region or holds the staged memory, which the region itself holds once.
     pub fn shut(&mut self, id: RegionId) -> Result<bool> {
         let region = self.registry.shut(id)?;
         Ok(region.users.is_empty() && region.own.staged.as_ref().is_none_or(|s| Arc::strong_count(s) == 1))
     }
 
-    /// Last step of closing: the device lets go. If that fails, the region stays.
+    /// Last step of closing: the device loses its access. On failure the region stays.
     pub fn detach(&mut self, id: RegionId) -> Result<()> {
         let own = &mut self.registry.get_mut(id)?.own;
         let lkey = own.local.as_ref().or(own.mrs.first()).map_or(0, |mr| mr.keys().0);
-        // First the registration that peers know.
+        // The registration that peers know is closed first.
         own.mrs.iter_mut().try_for_each(RawMr::close)?;
         for (_, there) in &mut own.rails {
             there.iter_mut().flat_map(|there| there.mrs.iter_mut().chain(&mut there.local)).try_for_each(RawMr::close)?;
@@ -321,7 +327,7 @@ impl Regions {
         Ok(())
     }
 
-    /// Stops telling peers the region's keys on further rails; returns the keys that some peer may have been told.
+    /// Stops telling peers the region's keys on further rails. Returns these keys if some peer may have been told.
     pub fn unpublish_rails(&mut self, id: RegionId) -> Option<Arc<Keys>> {
         let rkey = self.registry.get(id).ok()?.own.mrs.first()?.keys().1;
         self.by_rkey.remove(&rkey)
@@ -352,13 +358,13 @@ impl Regions {
         Ok(format!("{}{}\n{}{rails}", r.headline(&format!(" on {device}")), r.paths.words(), r.own.record.lines()))
     }
 
-    /// The region whose number is in the descriptor.
+    /// The open region whose number is in the descriptor.
     fn looked_up(&self, desc: u64) -> Result<&Region> {
         let region = self.registry.at((desc >> NUMBER_SHIFT) as u32).filter(|r| !r.users.is_shut());
         region.ok_or(Error::fixed(errno::EINVAL, "desc: the region is closed"))
     }
 
-    /// The staged region of a descriptor; `None`: the region has several registrations instead.
+    /// The staged region of a descriptor. `None`: the region has several registrations instead.
     pub fn staged(&self, desc: u64) -> Result<Option<Arc<Staged>>> {
         Ok(self.looked_up(desc)?.own.staged.clone())
     }
@@ -368,7 +374,7 @@ impl Regions {
         self.registry.find(key).filter(|_| is_staged(key))?.own.staged.clone()
     }
 
-    /// The location of the bytes behind a descriptor of registered memory.
+    /// The site (host or accelerator) of the bytes behind a descriptor of registered memory.
     pub fn site_of(&self, desc: u64) -> Site {
         if desc & DEVICE_DESC == 0 {
             return Site::HOST;
@@ -377,8 +383,8 @@ impl Regions {
         self.registry.iter().find(|r| r.own.mrs.iter().any(|mr| mr.keys().0 == key)).map_or(Site::HOST, Region::site)
     }
 
-    /// For pieces whose regions are looked up: a piece of a region with several registrations gets its key; a staged one makes the whole
-    /// operation staged.
+    /// Handles pieces whose regions are looked up. A piece of a region with several registrations gets its
+    /// scatter/gather entry here. A piece of a staged region makes the whole operation staged.
     #[cold]
     pub fn resolve(&self, local: &[Iov], descs: &[u64], into: &mut [ibv_sge; IOV_LIMIT]) -> Result<BufferKind> {
         let mut here = BufferKind::Host;
@@ -411,7 +417,7 @@ impl Regions {
 #[inline(always)]
 pub fn on_host(desc: u64) -> Option<u32> {
     const HOST: u64 = SET.rotate_right(NUMBER_SHIFT) >> 32;
-    // The key in the lower half, everything else in the upper half.
+    // The key is in the lower half now, everything else in the upper half.
     let turned = desc.rotate_right(NUMBER_SHIFT);
     (turned >> 32 == HOST).then_some(turned as u32)
 }
@@ -449,7 +455,7 @@ mod tests {
         for odd in [0, 1, 0x1234, looked_up[0], looked_up[1], descs[0] | 1 << 63, descs[0] & !SET] {
             assert_eq!((local_key(odd), on_host(odd)), (None, None), "{odd:#x}");
         }
-        // The path of an operation is that of its harder piece; a piece without bytes does not count.
+        // The path of an operation is the path of its hardest piece. A piece without bytes does not count.
         let peer = desc_of(7, Paths::PEER_MEM, true, false);
         let paths = [descs[0], descs[2], peer, looked_up[0], looked_up[1]].map(|d| local_path(d).expect("a descriptor"));
         assert_eq!(paths, [Paths::NIC, Paths::DMABUF, Paths::PEER_MEM, Paths::NIC, Paths::STAGED]);

@@ -1,33 +1,34 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Populating fresh memory with pages before it is registered. Most of the cost of registering fresh memory is the kernel clearing its
-//! pages, which several threads can do at once, while one registration cannot. Memory that already has its pages is left alone, because
-//! walking them again would cost as much as pinning them.
+//! Gives pages to fresh memory before the memory is registered. Most of the cost of registering fresh memory is the
+//! clearing of its pages by the kernel. Several threads can clear pages at once, but one registration cannot. Memory
+//! that already has its pages is left alone, because walking the pages again would cost as much as pinning them.
 
 use crate::mr::Access;
 use crate::prov::op::Iov;
 use crate::sys::{mem, thread};
 
-/// Bytes per thread that are worth a thread.
+/// The bytes for which one more thread pays off.
 const SHARE: usize = 32 << 20;
 
-/// The distance of the pages that are sampled: the pages of a huge page come together, and a program that has touched a page has mostly
-/// touched its neighbours too.
+/// The distance between two sampled pages. One sample stands for all pages of the distance, because the pages of a huge
+/// page come together, and a program that has touched a page has mostly touched the neighbouring pages too.
 const STEP: usize = 2 << 20;
 
-/// True if most of the range has no pages yet, judged by one page per step.
+/// True if most of the range has no pages yet, judged by one page per `STEP`.
 fn is_fresh(start: usize, end: usize) -> bool {
     let steps = (start..end).step_by(STEP);
-    // This many samples may have pages; with one more the rest need not be sampled.
+    // Number of samples that may have a page. One more, and the range is not fresh.
     let Some(most) = steps.len().checked_sub(2 * SHARE / STEP) else { return false };
     steps.filter(|at| mem::is_resident(*at)).nth(most).is_none()
 }
 
-/// True if a range of `len` bytes is large enough to gain.
+/// True if a range of `len` bytes is large enough to gain from populating.
 pub fn may_pay_off(len: usize) -> bool {
     len / SHARE >= 2
 }
 
-/// Populates host ranges on up to `threads` threads. Failures are left to the registration.
+/// Populates host ranges on up to `threads` threads. Errors are ignored here, because the registration will report
+/// them.
 pub fn populate(iovs: &[Iov], access: Access, threads: usize) {
     let write = access.intersects(Access::READ | Access::RECV | Access::REMOTE_WRITE);
     for iov in iovs {

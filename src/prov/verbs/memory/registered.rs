@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The memory that a domain has registered with its device: the caller's regions, and host buffers of the library, which are kept for
-//! later operations.
+//! The memory that a domain has registered with its device: the caller's regions, and host buffers of the library.
+//! Unused buffers are kept for later operations.
 
 use super::mr::Regions;
 use crate::error::{Error, Result, errno};
@@ -19,7 +19,7 @@ pub(in crate::prov::verbs) const LOCAL: u32 = ibv_access_flags::IBV_ACCESS_LOCAL
 /// The largest single buffer.
 const LARGEST: usize = 1 << 30;
 
-/// A registered buffer.
+/// A buffer of the library, registered with a device.
 pub struct Buffer {
     map: Mapping,
     mr: RawMr,
@@ -61,7 +61,7 @@ impl Buffer {
 
 impl Drop for Buffer {
     fn drop(&mut self) {
-        // Before the mapping goes.
+        // The registration ends before the mapping goes.
         if let Err(e) = self.mr.close() {
             crate::log!(Warn, "{e}");
         }
@@ -79,7 +79,7 @@ impl Registered {
         Registered { pd, regions, pool: Mutex::default() }
     }
 
-    /// A buffer of at least `len` bytes, from the unused ones or new.
+    /// A buffer of at least `len` bytes: an unused one, or a new one.
     pub fn buffer(&self, len: usize) -> Result<Buffer> {
         {
             let mut pool = self.pool.lock();
@@ -94,17 +94,18 @@ impl Registered {
         Buffer::new(&self.pd, len, self.filled())
     }
 
-    /// The access bits of memory that the device fills. Over iWARP the answer to a read is a write by the peer.
+    /// The access bits of memory into which the device writes. Over iWARP the answer to a read is a write by the peer.
     pub fn filled(&self) -> u32 {
         let is_sink = self.pd.context.transport == Transport::Iwarp;
         LOCAL | if is_sink { ibv_access_flags::IBV_ACCESS_REMOTE_WRITE } else { 0 }
     }
 
-    /// A new buffer that the peer may write and read; it is never reused for anything else.
+    /// A new buffer that the peer may write and read. The buffer is never used for anything else.
     pub fn shared_buffer(&self, len: usize) -> Result<Buffer> {
         Buffer::new(&self.pd, len, LOCAL | ibv_access_flags::IBV_ACCESS_REMOTE_WRITE | ibv_access_flags::IBV_ACCESS_REMOTE_READ)
     }
 
+    /// Takes back a buffer, to keep it for later operations or to free it.
     pub(in crate::prov::verbs) fn give_back(&self, buffer: Buffer) {
         let mut pool = self.pool.lock();
         let len = buffer.map.len();

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The ways of registering memory that were tried for a region, in order, and the reason of each refusal. `mr_explain` shows them.
+//! The record of the ways of registering memory that were tried for a region, in order, and the reason of each refusal.
+//! `mr_explain` shows this record.
 
 use crate::error::{Code, Error, Result, errno};
 use crate::mr::Paths;
@@ -13,7 +14,8 @@ pub struct RegistrationStep {
     pub what: &'static str,
 }
 
-/// The steps that were tried; all but the last one were refused. A usual region takes the first step, so its list is empty.
+/// The steps that were tried. All but the last one were refused. The list of refusals is empty for a usual region,
+/// which takes the first step.
 #[derive(Default, Debug)]
 pub struct RegistrationRecord {
     refused: Vec<(RegistrationStep, Error)>,
@@ -23,10 +25,10 @@ pub struct RegistrationRecord {
 /// The step for a plain range of host memory.
 pub const PINNED: RegistrationStep = RegistrationStep { path: Paths::NIC, what: "host pages pinned by the device (ibv_reg_mr)" };
 
-/// The steps so far, and the paths that may be tried.
+/// The steps so far, and the paths on which further steps may be tried.
 pub struct RegistrationSteps {
     pub allowed: Paths,
-    /// Refused by fault injection.
+    /// Paths that fault injection refuses.
     refused: Paths,
     pub record: RegistrationRecord,
 }
@@ -36,12 +38,12 @@ impl RegistrationSteps {
         RegistrationSteps { allowed, refused, record: RegistrationRecord::default() }
     }
 
-    /// True if `attempt` would try the path.
+    /// True if `attempt` would try a step on this path.
     pub fn permits(&self, path: Paths) -> bool {
         self.allowed.contains(path) && !self.refused.contains(path)
     }
 
-    /// Tries a step if it is allowed; `None`: it was refused, and the reason is recorded.
+    /// Tries a step if its path is allowed. `None`: the step was refused, and the reason is recorded.
     pub fn attempt<T>(&mut self, path: Paths, what: &'static str, step: impl FnOnce() -> Result<T>) -> Option<T> {
         let outcome = match self.allowed.contains(path) {
             true if self.refused.contains(path) => Err(fault::refusal(path)),
@@ -61,7 +63,7 @@ impl RegistrationSteps {
         }
     }
 
-    /// The error after all steps were refused; it names the reason of each.
+    /// The error after all steps were refused, with the reason of each refusal.
     pub fn exhausted(&self) -> Error {
         let last = self.record.refused.iter().rev().map(|(_, e)| e).find(|e| e.errno != errno::EACCES);
         let number = last.map_or(errno::EOPNOTSUPP, |e| if e.errno == errno::EFAULT { errno::EOPNOTSUPP } else { e.errno });
@@ -71,7 +73,7 @@ impl RegistrationSteps {
 }
 
 impl RegistrationRecord {
-    /// The record of memory that took its first step.
+    /// The record of memory that took the first step.
     pub fn of(taken: RegistrationStep) -> RegistrationRecord {
         RegistrationRecord { refused: Vec::new(), taken: Some(taken) }
     }

@@ -55,7 +55,7 @@ impl State {
         }
     }
 
-    /// The peer does not take messages as fast as they are queued.
+    /// True if so many messages are queued that further ones should wait, because the peer takes them too slowly.
     pub(in crate::prov::verbs) fn is_behind(&self) -> bool {
         match &self.lane {
             Some(lane) => lane.outbox.len() >= MAX_ANSWERS / 2,

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The structures of the ABI of libibverbs and librdmacm, under their names in C, and the functions that their headers define inline.
 //!
-//! They are written here so that the build needs neither those headers nor a C compiler's library. A structure that the libraries
-//! allocate ends here after the last field that is read; a structure that they fill or read is complete. `tests/verbs-layout` compares
-//! every size and offset with the bindings that rdma-sys generates from the headers.
+//! The structures are written here so that the build needs neither those headers nor a C compiler's library. A
+//! structure that the C libraries allocate ends here after the last field that is read; a structure that they fill or
+//! read is complete. `tests/verbs-layout` compares every size and offset with the bindings that rdma-sys generates from
+//! the headers.
 #![allow(non_camel_case_types)]
 
 pub use super::constants::*;
@@ -14,7 +15,7 @@ type Unused = Option<unsafe extern "C" fn()>;
 
 pub type ibv_fork_status = c_uint;
 
-/// The structure that the plain symbol `ibv_query_port` fills: an older, shorter [`ibv_port_attr`].
+/// The structure that the plain function `ibv_query_port` fills: an older, shorter [`ibv_port_attr`].
 #[repr(C)]
 pub struct _compat_ibv_port_attr {
     _opaque: [u8; 0],
@@ -43,7 +44,7 @@ pub struct ibv_context {
     pub async_fd: c_int,
     pub num_comp_vectors: c_int,
     pub mutex: libc::pthread_mutex_t,
-    /// All ones: the context is the end of a [`verbs_context`].
+    /// If all bits are set, the context is the end of a [`verbs_context`].
     pub abi_compat: *mut c_void,
 }
 
@@ -59,7 +60,8 @@ pub struct ibv_context_ops {
     pub _rest: [Unused; 5],
 }
 
-/// The extended context, from the first function on that is called. It grows at its front; `sz` is its whole size.
+/// The extended context, from the first function on that is called. The structure grows at its front; `sz` is its whole
+/// size.
 #[repr(C)]
 pub struct verbs_context {
     pub query_port: Option<unsafe extern "C" fn(*mut ibv_context, u8, *mut ibv_port_attr, usize) -> c_int>,
@@ -120,7 +122,7 @@ pub struct ibv_device_attr_ex {
     pub orig_attr: ibv_device_attr,
     pub comp_mask: u32,
     pub odp_caps: ibv_odp_caps,
-    /// Capabilities that are not read; drivers are told the size including them.
+    /// Capabilities that are not read. The size that drivers are told includes them.
     pub _rest: [u64; 17],
 }
 
@@ -138,7 +140,7 @@ pub struct ibv_odp_transport_caps {
     pub ud_odp_caps: u32,
 }
 
-/// As in rdma-core 30; newer versions append fields, and are told this size.
+/// The structure of rdma-core 30. Newer versions append fields; they are told this size.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct ibv_port_attr {
@@ -185,10 +187,10 @@ pub struct GidEntry {
     pub ifindex: u32,
 }
 
-/// The event with integers instead of enumerations: a newer kernel may send kinds that are unknown here.
+/// The event, with integers instead of enumerations, because a newer kernel may send kinds that are unknown here.
 #[repr(C)]
 pub struct ibv_async_event {
-    /// An address, or in its low half the number of a port.
+    /// An address, or a port number in the low half.
     pub element: usize,
     pub event_type: c_int,
 }
@@ -328,14 +330,14 @@ pub struct ibv_send_wr {
     pub num_sge: c_int,
     pub opcode: ibv_wr_opcode::Type,
     pub send_flags: c_uint,
-    /// In network byte order. In C a union with the key that a request invalidates.
+    /// In network byte order. In C the field is a union with the key that a request invalidates.
     pub imm_data: u32,
     pub wr: ibv_send_wr_to,
     pub _xrc: u32,
     pub _bind_mw: ibv_send_wr_bind_mw,
 }
 
-/// The union `wr` of [`ibv_send_wr`], without the part for datagrams, which is not written.
+/// The union `wr` of [`ibv_send_wr`], without the part for datagrams, which is never written.
 #[repr(C)]
 pub union ibv_send_wr_to {
     pub rdma: ibv_send_wr_rdma,
@@ -384,7 +386,7 @@ pub struct ibv_wc {
     pub opcode: ibv_wc_opcode::Type,
     pub vendor_err: u32,
     pub byte_len: u32,
-    /// In network byte order, with `IBV_WC_WITH_IMM`. In C a union with an invalidated key.
+    /// In network byte order, valid with `IBV_WC_WITH_IMM`. In C the field is a union with an invalidated key.
     pub imm_data: u32,
     pub qp_num: u32,
     pub src_qp: u32,
@@ -449,7 +451,7 @@ pub struct rdma_cm_event {
     pub listen_id: *mut rdma_cm_id,
     pub event: rdma_cm_event_type::Type,
     pub status: c_int,
-    /// For events about connections. In C a union with the part for datagrams.
+    /// For events about connections. In C the field is a union with the part for datagrams.
     pub conn: rdma_conn_param,
 }
 

@@ -17,22 +17,23 @@ enum About {
     Other,
 }
 
-/// An event, copied out and acknowledged.
+/// An event that was copied and acknowledged.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AsyncEvent {
     /// `enum ibv_event_type`.
     pub kind: i32,
     pub words: &'static str,
-    /// The number of the queue pair that it concerns.
+    /// The number of the queue pair that the event concerns.
     pub qpn: Option<u32>,
-    /// The address of the completion queue that it concerns, for comparison only.
+    /// The address of the completion queue that the event concerns, for comparison only.
     pub cq: Option<usize>,
     pub port: Option<u8>,
-    /// The queue pair, the completion queue, or without either the whole device, cannot be used any more.
+    /// The subject of the event cannot be used any more: the queue pair, the completion queue, or the whole device if
+    /// the event names neither.
     pub fatal: bool,
 }
 
-/// The text for an event of this number, its subject, and whether it is the end of the subject.
+/// The text for an event of this number, the subject of the event, and true if the subject cannot be used any more.
 fn meaning(kind: i32) -> (&'static str, About, bool) {
     match kind {
         IBV_EVENT_CQ_ERR => ("a completion queue overran or failed", About::Cq, true),
@@ -60,7 +61,7 @@ fn meaning(kind: i32) -> (&'static str, About, bool) {
 }
 
 impl AsyncEvent {
-    /// The event that is reported when events can no longer be read: a removed device may leave nothing else.
+    /// The event that is reported when events can no longer be read, because a removed device may report nothing else.
     pub fn gone() -> AsyncEvent {
         AsyncEvent { kind: IBV_EVENT_DEVICE_FATAL, words: "the device was removed", qpn: None, cq: None, port: None, fatal: true }
     }
@@ -85,7 +86,7 @@ impl AsyncEvent {
             // SAFETY: destroying a queue pair waits until its events are acknowledged, which is below.
             About::Qp => event.qpn = unsafe { (raw.element as *const ibv_qp).as_ref() }.map(|qp| qp.qp_num),
             About::Cq => event.cq = Some((raw.element as *const ibv_cq).addr()),
-            // The low half of the union, as the library writes an int; ports count to 255.
+            // The low half of the union, into which the library writes an int. Port numbers are at most 255.
             About::Port => event.port = Some(raw.element as u8),
             About::Device | About::Other => {}
         }

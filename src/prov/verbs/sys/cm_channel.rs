@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Event channels of rdma_cm, which do not block; `cm_event.rs` reads their events.
+//! Event channels of rdma_cm. Reading them does not block; `cm_event.rs` reads their events.
 
 use super::abi::rdma_event_channel;
 use super::library::{cm, last_errno};
@@ -9,7 +9,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-/// A queue of events; readable when [`Channel::next`] has one.
+/// A queue of events, whose descriptor is readable when [`Channel::next`] has an event.
 pub struct Channel {
     raw: NonNull<rdma_event_channel>,
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Reading events from the event channels of rdma_cm.
 //!
-//! An event is copied out and acknowledged before it is handed on, because `rdma_destroy_id` waits for the acknowledgement.
+//! An event is copied and acknowledged before it is handed on, because `rdma_destroy_id` waits for the acknowledgement.
 
 use super::abi::{rdma_cm_event, rdma_cm_event_type as ev};
 use super::cm_channel::Channel;
@@ -20,11 +20,11 @@ pub enum CmEventKind {
     AddrError,
     RouteResolved,
     RouteError,
-    /// At a listener: a peer wants to connect. Dropping `id` rejects it.
+    /// At a listener: a peer wants to connect. Dropping `id` rejects the peer.
     ConnectRequest {
         id: Id,
     },
-    /// The peer has accepted and its queue pair is ready; this side's is to follow.
+    /// The peer has accepted and its queue pair is ready. This side's queue pair has to follow.
     ConnectResponse,
     ConnectError,
     Unreachable,
@@ -37,15 +37,15 @@ pub enum CmEventKind {
     Other(i32),
 }
 
-/// An event, copied out and acknowledged.
+/// An event that was copied and acknowledged.
 #[derive(Debug)]
 pub struct CmEvent {
-    /// [`Id::number`] of the identifier; of the listener for a connection request.
+    /// The identifier's [`Id::number`]; for a connection request, the number of the listener.
     pub id: usize,
     pub kind: CmEventKind,
-    /// A negative errno, or the reason for which the peer's connection manager rejects.
+    /// A negative errno, or the reason for which the peer's connection manager has rejected the connection.
     pub status: i32,
-    /// Over InfiniBand and RoCE it is padded with zeros up to the size of the message.
+    /// The peer's private data. Over InfiniBand and RoCE, zeros fill the data up to the size of the message.
     pub private_data: Vec<u8>,
     pub responder_resources: u8,
     pub initiator_depth: u8,
@@ -75,7 +75,7 @@ impl CmEvent {
 
     fn rejected(&self) -> Error {
         match self.status {
-            // Reasons of InfiniBand's connection manager.
+            // These are reasons of InfiniBand's connection manager.
             4 => Error::fixed(errno::ETIMEDOUT, "the peer gave up: its handshake timed out"),
             8 => Error::fixed(errno::ECONNREFUSED, "nobody listens at the peer's port"),
             28 => Error::coded(errno::ECONNREFUSED, Code::Rejected, "the peer rejected the connection"),
@@ -94,7 +94,8 @@ impl Channel {
     pub fn next(self: &Arc<Channel>) -> Result<Option<CmEvent>> {
         let cm = cm()?;
         let mut raw: *mut rdma_cm_event = null_mut();
-        // A call for nothing would take standard descriptors for nothing.
+        // `rdma_get_cm_event` also reserves free standard descriptors (`hold_standard`), which would be wasted if there
+        // is no event.
         if !socket::readable(self) {
             return Ok(None);
         }

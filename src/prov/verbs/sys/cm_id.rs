@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Identifiers of rdma_cm (connections and listeners), with a safe interface.
 //!
-//! librdmacm is used for addresses and handshakes only. Queue pairs are made by this library on its own contexts, `id->qp` stays null,
-//! and the states follow the events:
+//! librdmacm is used for addresses and handshakes only. This library makes the queue pairs on its own contexts, so
+//! `id->qp` stays null. The states of the queue pairs follow the events:
 //!
 //! - active side: resolve -> AddrResolved -> resolve_route -> RouteResolved -> connect (with the number of this side's queue pair) ->
 //!   ConnectResponse -> queue pair to RTR and RTS by [`Id::qp_attr`] -> establish;
 //! - passive side: ConnectRequest -> [`Id::migrate`] -> queue pair to INIT, RTR and RTS -> accept -> Established;
-//! - iWARP: the queue pair goes to INIT only, the kernel does the rest, and both sides get Established. If there is no listener,
-//!   connect itself may fail.
+//! - iWARP: the queue pair goes to INIT only, and the kernel makes the other transitions. Both sides get Established.
+//!   If there is no listener, connect itself may fail.
 //!
-//! librdmacm writes into an identifier while it reads that identifier's events. So a caller that reads a channel and uses its identifiers
-//! in several threads holds one lock for both.
+//! librdmacm writes into an identifier while it reads the events of that identifier. So a caller that reads a channel
+//! in one thread and uses its identifiers in another must hold one lock for both.
 
 use super::abi::{ibv_qp_attr, rdma_cm_id, rdma_conn_param, rdma_port_space};
 use super::cm_channel::Channel;
@@ -28,14 +28,14 @@ use std::sync::Arc;
 /// An identifier: one connection, or one listener.
 pub struct Id {
     raw: NonNull<rdma_cm_id>,
-    // After the identifier, which reports to the channel until it is destroyed.
+    // Declared after `raw`, because the identifier reports to the channel until the identifier is destroyed.
     _channel: Arc<Channel>,
 }
 
 // SAFETY: librdmacm may be called from any thread.
 unsafe impl Send for Id {}
 
-/// The parameters that one side gives for a connection; the others are negotiated.
+/// The parameters that one side gives for a connection. All others are negotiated.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ConnParam<'a> {
     /// At most 56 bytes with a request on InfiniBand and RoCE, more elsewhere.
@@ -114,7 +114,7 @@ impl Id {
         Ok(Id { raw: pointer(raw, "creating an rdma_cm identifier")?, _channel: channel.clone() })
     }
 
-    /// Takes over the identifier of a connection request, which reports to `channel`.
+    /// Takes ownership of the identifier of a connection request, which reports to `channel`.
     ///
     /// # Safety
     /// No other object owns the identifier.
@@ -122,7 +122,7 @@ impl Id {
         Id { raw, _channel: channel.clone() }
     }
 
-    /// A number that differs from that of every other living identifier; events carry it.
+    /// A number that differs from the number of every other living identifier. Events contain this number.
     pub fn number(&self) -> usize {
         self.raw.as_ptr().addr()
     }
@@ -142,7 +142,7 @@ impl Id {
         self.call("listening with rdma_cm", |cm, id| unsafe { cm.rdma_listen(id, backlog) })
     }
 
-    /// Finds the local device and the peer's link address; AddrResolved or AddrError follows.
+    /// Starts to find the local device and the peer's link address; AddrResolved or AddrError follows.
     pub fn resolve(&self, from: Option<SocketAddr>, to: SocketAddr, timeout_ms: i32) -> Result<()> {
         let (mut from, mut dest) = (from.map(storage), storage(to));
         let src = from.as_mut().map_or(null_mut(), |from| (&raw mut *from).cast());
@@ -151,7 +151,7 @@ impl Id {
         self.call(doing, |cm, id| unsafe { cm.rdma_resolve_addr(id, src, (&raw mut dest).cast(), timeout_ms) })
     }
 
-    /// Finds the route to the peer; RouteResolved or RouteError follows.
+    /// Starts to find the route to the peer; RouteResolved or RouteError follows.
     pub fn resolve_route(&self, timeout_ms: i32) -> Result<()> {
         // SAFETY: `self` owns the identifier.
         self.call("resolving the route with rdma_cm", |cm, id| unsafe { cm.rdma_resolve_route(id, timeout_ms) })
@@ -201,13 +201,14 @@ impl Id {
         self.call("establishing with rdma_cm", |cm, id| unsafe { cm.rdma_establish(id) })
     }
 
-    /// Ends the connection. The peer gets Disconnected and answers with the same call; only then is it reported here.
+    /// Ends the connection. The peer gets Disconnected and answers with the same call; only then does this side get
+    /// Disconnected.
     pub fn disconnect(&self) -> Result<()> {
         // SAFETY: `self` owns the identifier.
         self.call("disconnecting with rdma_cm", |cm, id| unsafe { cm.rdma_disconnect(id) })
     }
 
-    /// Makes the identifier report to another channel from now on, waiting events included.
+    /// Makes the identifier report to another channel from now on. Events that wait move to that channel too.
     pub fn migrate(&mut self, channel: &Arc<Channel>) -> Result<()> {
         // SAFETY: `self` owns the identifier, and both channels live.
         self.call("moving an rdma_cm identifier", |cm, id| unsafe { cm.rdma_migrate_id(id, channel.raw()) })?;
@@ -215,8 +216,8 @@ impl Id {
         Ok(())
     }
 
-    /// The attributes that the queue pair needs for this `ibv_qp_state`, and the mask that names them (`ibv_qp_attr_mask`). Over iWARP
-    /// only INIT has a meaning: the kernel makes the other transitions itself.
+    /// The attributes that the queue pair needs for this `ibv_qp_state`, and the mask that names these attributes
+    /// (`ibv_qp_attr_mask`). Over iWARP only INIT has a meaning, because the kernel makes the other transitions.
     pub fn qp_attr(&self, state: u32) -> Result<(ibv_qp_attr, i32)> {
         // SAFETY: integers, for all of which zero is a valid value.
         let mut attr: ibv_qp_attr = unsafe { std::mem::zeroed() };
@@ -238,12 +239,13 @@ impl Id {
         self.set::<c_int>("setting RDMA_OPTION_ID_REUSEADDR", REUSEADDR, 1)
     }
 
-    /// Sets the acknowledgement timeout of the queue pair, 4.096 us << `exponent`; to be called before connect or accept.
+    /// Sets the acknowledgement timeout of the queue pair to 4.096 us << `exponent`. The caller calls this function
+    /// before connect or accept.
     pub fn set_ack_timeout(&self, exponent: u8) -> Result<()> {
         self.set::<u8>("setting RDMA_OPTION_ID_ACK_TIMEOUT", ACK_TIMEOUT, exponent)
     }
 
-    /// The name of the device, once the address is bound to one.
+    /// The name of the device, once the identifier is bound to a device.
     pub fn device(&self) -> Option<String> {
         // SAFETY: `self` owns the identifier; its context and device live as long as librdmacm, which keeps them open.
         unsafe {
@@ -256,13 +258,13 @@ impl Id {
         }
     }
 
-    /// The port of the device; 0 before the address is bound to one.
+    /// The port of the device; 0 before the identifier is bound to a device.
     pub fn port(&self) -> u8 {
         // SAFETY: `self` owns the identifier.
         unsafe { (*self.raw.as_ptr()).port_num }
     }
 
-    /// The address of this side, with the port number that was chosen.
+    /// The address of this side, with the chosen port number.
     pub fn local(&self) -> Option<SocketAddr> {
         // SAFETY: `self` owns the identifier; the address is copied.
         address_in(unsafe { &(*self.raw.as_ptr()).route.addr.src_storage })

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The numbers of the ABI of libibverbs and librdmacm: those that this provider uses of each C enumeration, and all completion statuses.
-//! `tests/verbs-layout` compares each with the headers.
+//! The numbers of the ABI of libibverbs and librdmacm: of each C enumeration those that this provider uses, and all
+//! completion statuses. `tests/verbs-layout` compares each number with the headers.
 #![allow(non_camel_case_types, dead_code)]
 
 /// Calls the macro `$with` with all enumerations.

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The functions of libibverbs and librdmacm that are called, as tables of entry points. `tests/verbs-layout` compiles this file a second
-//! time with the headers' types and compares every signature.
+//! The functions of libibverbs and librdmacm that are called, as tables of entry points. `tests/verbs-layout` compiles
+//! this file a second time with the types of the C headers, and so compares every signature.
 
 use super::abi::*;
 use crate::sys::dl::entry_points;
 use std::ffi::{c_char, c_int, c_uint, c_void};
 
 entry_points! {
-    /// The functions of libibverbs. A pointer is null, with errno set, on failure; a number that is not 0 is an errno, or -1 with errno
-    /// set.
+    /// The functions of libibverbs. On failure a function that returns a pointer returns null and sets errno. A
+    /// function that returns a number returns an errno, or -1 and sets errno; 0 means success.
     pub struct Verbs {
         #[hold_standard]
         fn ibv_get_device_list(count: *mut c_int) -> *mut *mut ibv_device;
@@ -49,7 +49,7 @@ entry_points! {
 }
 
 entry_points! {
-    /// The functions of newer versions of libibverbs; the headers define inline wrappers of these.
+    /// The functions that only newer versions of libibverbs have. The headers define inline wrappers of them.
     pub struct Newer {
         #[hold_standard]
         fn _ibv_query_gid_ex(context: *mut ibv_context, port: u32, index: u32, entry: *mut GidEntry, flags: u32, size: usize) -> c_int;
@@ -59,7 +59,7 @@ entry_points! {
 }
 
 entry_points! {
-    /// The functions of librdmacm; -1, with errno set, on failure.
+    /// The functions of librdmacm. On failure a function returns -1 and sets errno.
     pub struct Cm {
         #[hold_standard]
         fn rdma_create_event_channel() -> *mut rdma_event_channel;

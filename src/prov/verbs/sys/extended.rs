@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Extended verbs, whose function pointers lie before the context in memory.
 //!
-//! As in `verbs.h`, the structure grows at its beginning, and its size says which functions an older library lacks.
+//! As in `verbs.h`, the structure grows at its beginning. Its size shows which functions an older library lacks.
 
 use super::abi::{_compat_ibv_port_attr, ibv_context, ibv_device_attr_ex, ibv_port_attr, verbs_context};
 use super::library::verbs;
@@ -40,7 +40,7 @@ pub unsafe fn query_port(context: *mut ibv_context, port: u8) -> Result<ibv_port
     let rc = match op!(context, query_port) {
         // SAFETY: the caller has the device open; the size is that of the structure.
         Some(query) => unsafe { query(context, port, &mut attr, size_of::<ibv_port_attr>()) },
-        // The plain symbol fills a shorter, older structure, so the rest must be zero beforehand.
+        // The plain function fills an older, shorter structure, so the rest must be zero beforehand.
         // SAFETY: the device is open, and the older structure is the beginning of this one.
         None => unsafe { verbs()?.ibv_query_port(context, port, (&raw mut attr).cast::<_compat_ibv_port_attr>())? },
     };
@@ -48,7 +48,7 @@ pub unsafe fn query_port(context: *mut ibv_context, port: u8) -> Result<ibv_port
     Ok(attr)
 }
 
-/// Capabilities of the device beyond those of `ibv_device_attr`; fields that the driver does not know are zero.
+/// The capabilities of the device beyond those in `ibv_device_attr`. A field that the driver does not know is zero.
 ///
 /// # Safety
 /// `context` is an open device.

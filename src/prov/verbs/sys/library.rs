@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! libibverbs and librdmacm. They are opened at first use and never linked, so a host without them gets an error with words.
+//! Opens libibverbs and librdmacm. They are opened at first use and never linked, so on a host without them the caller
+//! gets an error with a text.
 
 use super::entry_points::{Cm, Newer, Verbs};
 use crate::config;
@@ -10,7 +11,7 @@ use std::sync::OnceLock;
 /// Opens the library that the configuration names, or that of the distribution.
 fn open(configured: &Option<String>, usual: &'static str) -> Result<Library> {
     match configured {
-        // Leaked once per process: errors carry the name, so it must live as long as the process.
+        // The name is leaked once per process: errors contain the name, so it must live as long as the process.
         Some(path) => Library::open(&[String::leak(path.clone())], false),
         None => Library::open(&[usual], false),
     }
@@ -26,7 +27,7 @@ fn opened() -> Result<&'static Opened> {
     let open = || {
         let variable = &config::get().verbs.library;
         let usual = "libibverbs.so.1";
-        // A library is moved into one table; opening it again only counts a reference.
+        // Each table owns its library, so the library is opened twice. The second time only counts a reference.
         Ok(Opened { verbs: Verbs::load(open(variable, usual)?), newer: Newer::load(open(variable, usual)?) })
     };
     OPENED.get_or_init(open).as_ref().map_err(Clone::clone)
@@ -48,7 +49,7 @@ pub fn cm() -> Result<&'static Cm> {
     CM.get_or_init(|| Ok(Cm::load(open(&config::get().verbs.cm_library, "librdmacm.so.1")?))).as_ref().map_err(Clone::clone)
 }
 
-/// The errno of the preceding call in this thread.
+/// The errno of the preceding call of this thread.
 pub fn last_errno() -> i32 {
     std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO)
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Errors of verbs as errno values and text: those of calls into libibverbs, librdmacm and the kernel, and those of work requests, whose
-//! completions carry an `ibv_wc_status`.
+//! Errors of verbs, as errno values and text. The errors come from calls into libibverbs, librdmacm and the kernel, and
+//! from work requests, whose completions have an `ibv_wc_status`.
 
 use super::abi::ibv_wc_status as wc;
 use super::library;
@@ -8,11 +8,12 @@ use crate::error::{Code, Error, Result, errno};
 use std::ffi::c_int;
 use std::fmt;
 
-/// The kernel's own ENOTSUPP, which leaks to programs: there is no path between the memory's device and the NIC.
+/// The kernel's own ENOTSUPP, which reaches programs unchanged: there is no path between the memory's device and the
+/// NIC.
 const NO_PEER_TO_PEER: i32 = 524;
 
-/// Checks the result of a call that returns 0, or an errno, or -1 with errno set, or a negative errno. The convention differs by call and
-/// by version of rdma-core.
+/// Checks the result of a call. 0 means success. The value of a failure differs by call and by version of rdma-core: an
+/// errno, a negative errno, or -1 with errno set.
 pub fn returned(rc: c_int, doing: impl fmt::Display) -> Result<()> {
     match rc {
         0 => Ok(()),
@@ -59,18 +60,18 @@ fn hint(err: i32, memlock: Option<u64>) -> Option<String> {
     })
 }
 
-/// The error of a call that failed with `err`; `doing` names the attempt and its object.
+/// The error of a call that failed with `err`. `doing` names the attempt and its object.
 pub fn call_error(doing: impl fmt::Display, err: i32) -> Error {
     let words = hint(err, memlock()).unwrap_or_else(|| errno::words(err));
-    // 524 has no name in user space; EOPNOTSUPP has its meaning.
+    // Error 524 has no name in user space, and EOPNOTSUPP has the same meaning.
     let number = if err == NO_PEER_TO_PEER { errno::EOPNOTSUPP } else { err };
     Error::new(number, format!("{doing}: {words}"))
 }
 
-/// A failed work request, as far as its completion and the table of operations describe it.
+/// A failed work request, as far as its completion and the endpoint's record of the operation describe it.
 #[derive(Clone, Copy, Debug)]
 pub struct Failed {
-    /// "write", "send", "receive": the opcode of a failed completion has no meaning.
+    /// "write", "send", "receive". The opcode in a failed completion has no meaning, so the operation is given here.
     pub operation: &'static str,
     pub receive: bool,
     /// An `enum ibv_wc_status`, or a value of the driver.
@@ -79,7 +80,7 @@ pub struct Failed {
     pub vendor_err: u32,
 }
 
-/// (errno, name, words) of a status.
+/// The errno, the name and the text of a status.
 fn meaning(status: u32, receive: bool) -> (i32, &'static str, &'static str) {
     match status {
         wc::IBV_WC_LOC_LEN_ERR if receive => (errno::ETRUNC, "LOC_LEN_ERR", "the message was longer than the posted receive"),

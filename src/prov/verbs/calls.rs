@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The `prov::Endpoint` trait: the calls of the layer above, each under the endpoint's lock.
+//! The `prov::Endpoint` trait, implemented for a verbs endpoint. Each call of the layer above takes the endpoint's
+//! lock.
 
 use super::cq::Cq;
 use super::endpoint::{Endpoint, Queues};
@@ -210,7 +211,8 @@ impl prov::Endpoint for Endpoint {
             s.rails = None;
             [tx, rx]
         };
-        // The service queue pair may already be gone, together with a queue pair that did not return its requests.
+        // The endpoint is removed from the service queue even if its service queue pair is already gone, together with
+        // a queue pair that did not return its requests.
         queues.iter().flatten().chain(self.domain.service_cq()).chain(self.domain.rail_cqs()).for_each(|cq| cq.remove(&self.shared));
         Ok(())
     }

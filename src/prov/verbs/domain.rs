@@ -178,7 +178,7 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// Tells an endpoint of events from now on, as long as it lives.
+    /// Adds an endpoint, which is told about events from now on, as long as the endpoint lives.
     pub fn add(&self, ep: &Arc<Shared>) {
         let mut inner = self.inner.lock();
         inner.endpoints.retain(|e| e.strong_count() > 0);

@@ -274,8 +274,8 @@ impl Endpoint {
         let pieces = self.capacity.tx_pieces.min(most.unwrap_or(1));
         let mut first = Rail::new(own.clone(), Tag::default(), plan.map_or(0, |plan| plan.first_rail()));
         first.stage = RailStage::Up;
-        // The queue holds one work request more than operations: the marker whose completion shows that the device has
-        // returned all operations (`State::fail_over`).
+        // The queue gets one work request more than there can be operations: the marker whose completion shows that the
+        // device has returned all operations (`State::fail_over`).
         let asked = Capacity { tx: self.capacity.tx + 1, ..self.capacity };
         Ok(Some(Box::new(Rails::new(first, rails, asked, self.order, pieces, domain.stale.clone()))))
     }

@@ -111,8 +111,8 @@ fn attributes(context: &Context, port: &Port, gid: &Gid) -> Info {
     let rma = flags::RMA | flags::READ | flags::WRITE | flags::REMOTE_READ | flags::REMOTE_WRITE;
     let sge = (context.attr.max_sge.max(1) as usize).min(IOV_LIMIT);
     let work = context.attr.max_qp_wr.max(1) as usize;
-    // With further rails, the queue holds one work request more than operations: the marker that comes back last after
-    // a failure.
+    // With further rails, one work request of the queue is reserved for the marker that comes back last after a
+    // failure.
     let sends = work - usize::from(!config.rails.is_empty() && work > 1);
     let inline = context.inline(config.inline);
     Info {

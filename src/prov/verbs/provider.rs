@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The traits of the layer above: the provider, a domain, and a completion queue of the device.
+//! The traits of the layer above, implemented for the provider, for a domain, and for a completion queue of the device.
 
 use super::cq::Cq;
 use super::domain::Domain;

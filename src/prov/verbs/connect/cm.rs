@@ -135,8 +135,8 @@ impl State {
         for (state, words) in [(ibv_qp_state::IBV_QPS_RTR, "RTR"), (ibv_qp_state::IBV_QPS_RTS, "RTS")] {
             let (mut attr, mask) = id.qp_attr(state)?;
             attr.min_rnr_timer = self.retry_policy.min_rnr_timer;
-            // The connection manager passes on the numbers that the peer asked for. They may be above the limits of
-            // this side's device.
+            // The connection manager passes on the numbers that the peer asked for. These numbers may be above the
+            // limits of this side's device.
             attr.max_dest_rd_atomic = attr.max_dest_rd_atomic.min(domain.context().reads_in());
             attr.max_rd_atomic = attr.max_rd_atomic.min(domain.context().reads_out());
             (attr.retry_cnt, attr.rnr_retry) = (self.retry_policy.retries, self.retry_policy.rnr_retries);
@@ -182,7 +182,7 @@ impl State {
         }
     }
 
-    /// Handles a failure of the service queue pair: the peer's one does not answer.
+    /// Handles a failure of the service queue pair: the service queue pair of the peer does not answer.
     pub fn on_service_failed(&mut self, status: u32) {
         if matches!(&self.phase, Phase::Connecting(c) if c.step == ConnectStep::Hello) {
             self.link.hello_unanswered = true;

@@ -17,7 +17,7 @@ use std::sync::Arc;
 
 const BACKLOG: i32 = 1024;
 
-/// A connection request of a peer. Dropping it rejects the peer.
+/// A connection request of a peer. Dropping the request rejects the peer.
 pub struct Request {
     id: Option<Id>,
     service: Option<u32>,

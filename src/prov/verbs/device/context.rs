@@ -54,7 +54,7 @@ pub enum Atomics {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Odp {
     pub supported: bool,
-    /// The whole address space as one region.
+    /// One region can be the whole address space.
     pub implicit: bool,
     pub send: bool,
     pub recv: bool,
@@ -94,7 +94,7 @@ pub struct Context {
     pub name: String,
     pub attr: ibv_device_attr,
     pub transport: Transport,
-    /// The node's GUID, in host order.
+    /// The node GUID of the device, in host byte order.
     pub guid: u64,
     pub topology: Topology,
     pub(in crate::prov::verbs) inline: OnceLock<usize>,

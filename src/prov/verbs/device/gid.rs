@@ -62,7 +62,7 @@ pub struct Gid {
 }
 
 impl Gid {
-    /// 32 hexadecimal digits.
+    /// The GID as 32 hexadecimal digits.
     pub fn hex(&self) -> String {
         self.raw.iter().map(|byte| format!("{byte:02x}")).collect()
     }

@@ -34,7 +34,7 @@ use std::sync::Arc;
 /// limit is for cards, whose registration waits for the firmware. Soft-RoCE has no such break-even point, because
 /// registration costs only system calls there (`benches/verbs/unregistered.c`).
 const COPIED: usize = 32 << 10;
-/// Longest operation.
+/// The longest operation, in bytes.
 const MAX_MSG: usize = 1 << 40;
 /// In the rights of TOLD: the key may come to name other memory without notice, so the answer is valid for this
 /// operation only.

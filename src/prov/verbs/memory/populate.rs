@@ -14,10 +14,11 @@ const SHARE: usize = 32 << 20;
 /// page come together, and a program that has touched a page has mostly touched the neighbouring pages too.
 const STEP: usize = 2 << 20;
 
-/// True if most of the range has no pages yet, judged by one page per `STEP`.
+/// True if at least `2 * SHARE` bytes of the range have no pages yet, judged by one page per `STEP`.
 fn is_fresh(start: usize, end: usize) -> bool {
     let steps = (start..end).step_by(STEP);
-    // Number of samples that may have a page. One more, and the range is not fresh.
+    // The number of samples that may have a page. With one more, the range is not fresh, and the rest need not be
+    // sampled.
     let Some(most) = steps.len().checked_sub(2 * SHARE / STEP) else { return false };
     steps.filter(|at| mem::is_resident(*at)).nth(most).is_none()
 }

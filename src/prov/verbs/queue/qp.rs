@@ -127,7 +127,7 @@ impl Qp {
         )
     }
 
-    /// Posts a write of no bytes, of which the retransmit queue stores no copy. Returns 0 or an errno.
+    /// To RESET: the device forgets all work requests, posted receives too.
     pub fn reset(&self) -> Result<()> {
         // SAFETY: integers, for all of which zero is a valid value.
         let mut attr: ibv_qp_attr = unsafe { zeroed() };
@@ -227,7 +227,7 @@ impl Qp {
         }
     }
 
-    /// Posts a write of no bytes, of which no copy is stored; an errno.
+    /// Posts a write of no bytes, of which the retransmit queue stores no copy. Returns 0 or an errno.
     pub fn post_empty_write(&self, wr_id: u64) -> c_int {
         // SAFETY: integers and pointers, for all of which zero is a valid value.
         let mut wr: ibv_send_wr = unsafe { zeroed() };

@@ -41,28 +41,36 @@ pub const SLOT_BYTES: usize = 256 << 10;
 pub mod kind {
     /// A sign of life: the peer's device acknowledges its arrival, and there is no answer.
     pub const HELLO: u8 = 1;
+    /// The sender ends the connection.
     pub const BYE: u8 = 2;
     /// Asks for the peer's slots; the answer OPENED names the slots.
     pub const OPEN: u8 = 3;
+    /// Answers OPEN: address, remote key, number and size of the slots. No slots: the peer has no memory for them.
     pub const OPENED: u8 = 4;
-    /// The slot holds bytes, which are to be copied into a region.
+    /// The slot holds bytes, which are to be copied into a region. The second byte is the number of the slot. The
+    /// words: id, key, address, length; then, in the last PUT of a write with data, the number of that write plus 1 and
+    /// its total length.
     pub const PUT: u8 = 5;
-    /// Bytes of a region are to be copied into the slot.
+    /// Bytes of a region are to be copied into the slot. The second byte and the words are as in PUT.
     pub const GET: u8 = 6;
-    /// The result of a PUT or GET.
+    /// The result of a PUT or GET: number of the slot, id, errno, code.
     pub const DONE: u8 = 7;
-    /// Messages about rails. The second byte is the number of the rail, and the upper half of the first word is the
-    /// generation of the sender's queue pair. OFFER contains the GID, number, LID, reads and MTU of that queue pair.
-    /// READY contains the generation of the receiver's queue pair to which the sender's queue pair is connected. GONE:
-    /// the sender's queue pair is destroyed.
+    /// Offers the sender's queue pair of a rail: GID, number of the queue pair, LID, reads and MTU. In all three
+    /// messages about rails, the second byte is the number of the rail, and the upper half of the first word is the
+    /// generation of the sender's queue pair.
     pub const RAIL_OFFER: u8 = 8;
+    /// The sender's queue pair is connected to the receiver's queue pair of this generation.
     pub const RAIL_READY: u8 = 9;
+    /// The sender's queue pair is destroyed.
     pub const RAIL_GONE: u8 = 10;
-    /// Messages about keys. ASK asks for the keys of a region on the further rails. TOLD answers with the rails that
-    /// have a key, and the keys. GONE: a region is closed. FORGOT is the answer to GONE.
+    /// Asks for the keys of a region on the further rails. All four messages about keys name the region by its key on
+    /// the first rail.
     pub const KEYS_ASK: u8 = 11;
+    /// Answers KEYS_ASK: the rails that have a key, and the keys.
     pub const KEYS_TOLD: u8 = 12;
+    /// The region is closed.
     pub const KEYS_GONE: u8 = 13;
+    /// Answers KEYS_GONE: the sender has forgotten the keys.
     pub const KEYS_FORGOT: u8 = 14;
     /// The first rail is lost, and the sender's queue pair has stopped; sent over a further rail. The upper half of the
     /// first word is the epoch, the number of the loss. The next words are the numbers of receives that the sender has
@@ -72,8 +80,11 @@ pub mod kind {
 
 /// The purpose of a work request, which is part of its sequence number.
 pub mod work {
+    /// Sends a message.
     pub const SEND: u8 = 1;
+    /// Writes into a slot of the peer.
     pub const BULK: u8 = 2;
+    /// Reads from a slot of the peer.
     pub const READ: u8 = 3;
 }
 

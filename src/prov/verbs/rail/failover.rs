@@ -303,7 +303,7 @@ impl State {
         }
     }
 
-    /// A further rail has come up. It gets all announcements, because another rail may have lost them.
+    /// A further rail has come up. This rail gets all announcements, because another rail may have lost them.
     pub(in crate::prov::verbs) fn repeat_announcements(&mut self, number: usize) {
         self.update_other_rail_up();
         let announced = self.rails.as_ref().and_then(|rails| rails.outage.as_ref()).map(|outage| outage.announced.clone());
@@ -341,7 +341,7 @@ impl State {
         }
     }
 
-    /// A receive of a further rail has completed.
+    /// Handles the completion of a receive of a further rail.
     pub(in crate::prov::verbs) fn on_rail_receive(&mut self, number: usize, wc: &ibv_wc, seq: u32) {
         let Some(rail) = self.rails.as_mut().and_then(|rails| rails.rail(number)) else { return };
         if wc.status != ibv_wc_status::IBV_WC_SUCCESS || (rail.generation as u8) != (seq >> 24) as u8 {
@@ -418,8 +418,8 @@ impl State {
         Ok(())
     }
 
-    /// The replacement is connected. It takes the place of the old queue pair and gets the stored receives, and the
-    /// peer is told.
+    /// Installs the connected replacement: it takes the place of the old queue pair and gets the stored receives, and
+    /// the peer is told.
     fn install_first(&mut self) -> Result<()> {
         let State { rails: Some(rails), qp: Some(last), rx, rx_tag, service, retry_policy: patience, link, .. } = self else {
             return Ok(());

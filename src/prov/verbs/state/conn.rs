@@ -48,7 +48,7 @@ pub struct Link {
     pub(in crate::prov::verbs) service: Option<RemoteQp>,
     /// The number of rails that the peer may have.
     pub(in crate::prov::verbs) rails: u8,
-    /// The peer has said goodbye; it needs none from this side.
+    /// The peer has said goodbye, so this side does not have to.
     pub(in crate::prov::verbs) bye_received: bool,
     /// The peer's service queue pair did not answer; the attempt starts again.
     pub(in crate::prov::verbs) hello_unanswered: bool,
@@ -66,7 +66,7 @@ impl Link {
         if let Some(id) = &self.id
             && let Err(e) = id.disconnect()
         {
-            // The connection does not exist yet, or not any more.
+            // A failure only means that the connection does not exist yet, or not any more.
             crate::log!(Debug, "{e}");
         }
     }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Fault injection into a verbs endpoint: the plan, and the receives that it delays. `ops/held_operations.rs` applies it.
+//! Fault injection into a verbs endpoint: the plan, and the receives that the plan delays. `ops/held_operations.rs`
+//! applies the plan.
 
 use crate::prov::fault::Plan;
 use crate::prov::verbs::queue::work::HeldReceive;

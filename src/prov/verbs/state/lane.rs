@@ -87,12 +87,15 @@ impl PeerKey {
 /// An RMA operation and its progress.
 pub struct LaneRma {
     pub dir: Dir,
+    /// The scatter/gather entries of the local memory.
     pub pieces: Vec<ibv_sge>,
     /// Kept until the operation ends: a bounce buffer, or registrations for this operation.
     pub hold: Option<Box<Bounce>>,
+    /// The bytes travel inside the work request.
     pub inline: bool,
     /// The operation is an atomic that the peer's card executes.
     pub card: Option<NicAtomic>,
+    /// The remote pieces, with the keys that the caller gave.
     pub remote: Vec<RmaIov>,
     /// The meaning of the first keys of `remote`, as far as it is known.
     pub keys: Vec<PeerKey>,
@@ -102,16 +105,20 @@ pub struct LaneRma {
     pub asked: bool,
     /// The peer's answer, if the operation is not permitted there.
     pub refused: Option<Error>,
+    /// The bytes of the operation.
     pub total: usize,
+    /// Bytes for which work requests were posted.
     pub posted: usize,
     pub all_posted: bool,
     /// Remote pieces for which COUNT was sent or is not needed.
     pub counted: usize,
     /// The number of the striped operation that carries this operation; 0: none.
     pub stripe: u64,
+    /// The data of a write with data, until the peer has been told.
     pub data: Option<u64>,
     /// The operation ends only when the peer has confirmed it.
     pub deliver: bool,
+    /// The path to the local memory (`mr::path_of`).
     pub path_bits: u8,
     pub end: Ending,
 }
@@ -149,8 +156,10 @@ impl LaneRma {
 }
 
 pub struct LaneAtomic {
+    /// The operation (`Atomic::encode`), its address and its key.
     pub words: [u64; 3],
     pub operands: Box<[u8]>,
+    /// The destination of the old values.
     pub old: Iov,
     pub end: Ending,
 }

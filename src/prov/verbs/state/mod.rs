@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The state of an endpoint, and how its operations end: well, badly, or flushed by the end of the connection.
+//! The state of an endpoint, and the end of its operations: with success, with an error, or flushed by the end of the
+//! connection.
 //!
 //! `State` is one struct under the lock of `shared.rs`. The other files of this folder define its parts: `conn.rs` (the
 //! connection and an attempt to make one), `staging.rs` (operations that wait behind a staged transfer), `lane.rs` (the
@@ -44,7 +45,9 @@ use rails::Rails;
 use staging::StagingQueue;
 
 pub enum Phase {
+    /// Not enabled yet.
     Fresh,
+    /// Enabled, and not connected yet.
     Enabled,
     Connecting(Box<Connecting>),
     Connected,
@@ -128,7 +131,7 @@ fn operation(kind: u64) -> &'static str {
 }
 
 impl State {
-    /// Decides by the bound counters whether every operation has to ask for a completion.
+    /// Decides whether every operation has to ask for a completion: over iWARP, and where a counter is bound.
     pub fn update_signalling(&mut self) {
         let c = &self.bind.counters;
         self.signal_all = self.unordered || c.send.is_some() || c.write.is_some() || c.read.is_some();

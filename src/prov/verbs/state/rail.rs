@@ -245,7 +245,7 @@ impl Rail {
         self.stage == RailStage::Up
     }
 
-    /// A queue pair exists, here or in a connecting thread.
+    /// True if a queue pair exists, here or in a connecting thread.
     pub fn has_pair(&self) -> bool {
         self.qp.is_some() || self.joining.is_some()
     }

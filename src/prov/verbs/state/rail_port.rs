@@ -18,7 +18,7 @@ use std::sync::Arc;
 const SPEED: u64 = 100_000_000_000;
 
 pub struct RailPort {
-    /// "mlx5_0:1".
+    /// The name of the port: "mlx5_0:1".
     pub name: String,
     pub pd: Arc<Pd>,
     pub number: u8,

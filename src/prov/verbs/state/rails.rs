@@ -81,7 +81,8 @@ const MIN_STRIPED: usize = 128 << 10;
 const ALWAYS_STRIPED: usize = 2 << 20;
 
 pub struct Rails {
-    /// The first rail. It owns a queue pair only during a failover (the replacement); otherwise the endpoint has it.
+    /// The first rail. During a failover it owns the replacement of its queue pair; otherwise the endpoint owns the
+    /// queue pair.
     pub first: Rail,
     pub outage: Option<Box<Outage>>,
     pub tried: RecoveryLimit,
@@ -142,7 +143,7 @@ impl Rails {
         self.further.iter().any(Rail::can_send_messages)
     }
 
-    /// The first rail is lost and not back yet.
+    /// True if the first rail is lost and not back yet.
     pub fn is_failing_over(&self) -> bool {
         self.outage.is_some()
     }
@@ -157,7 +158,7 @@ impl Rails {
         self.further.iter().enumerate().filter(|(_, r)| r.is_up()).fold(1, |mask, (i, _)| mask | 2 << i)
     }
 
-    /// Computes `min_striped` anew: a rail came or went, or a speed has changed.
+    /// Computes `min_striped` anew, because a rail came or went, or a speed has changed.
     #[inline(never)]
     pub fn update_threshold(&mut self) {
         let all: f64 = self.further.iter().filter(|r| r.is_up()).map(|r| r.speed.speed).sum();

@@ -85,7 +85,7 @@ impl StagingQueue {
     }
 }
 
-/// Upper bound of `staged_arrivals`, against a hostile peer.
+/// Most entries of `staged_arrivals`; the bound protects this side from a hostile peer.
 pub(in crate::prov::verbs) const MAX_STAGED_ARRIVALS: usize = 4096;
 
 impl StagedTransfer {

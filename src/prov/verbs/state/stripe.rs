@@ -10,8 +10,9 @@ use crate::prov::verbs::sys::abi::ibv_sge;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// Smallest and largest part, in bytes.
+/// The smallest part, in bytes.
 const MIN_PART: usize = 64 << 10;
+/// The largest part, in bytes.
 const MAX_PART: usize = 1 << 20;
 /// An operation is cut into at least this many parts per rail, unless the parts would be shorter than `MIN_PART`.
 const PARTS_PER_RAIL: usize = 4;
@@ -61,8 +62,9 @@ pub enum StripeOrigin {
 pub struct Stripe {
     pub id: u64,
     pub dir: Dir,
-    /// The keys of the local and of the remote regions.
+    /// The keys of the local regions.
     pub local_keys: Vec<Arc<Keys>>,
+    /// The keys of the remote regions.
     pub remote_keys: Vec<Arc<Keys>>,
     pub pieces: Vec<LocalPiece>,
     pub requests: Vec<Request>,
@@ -81,7 +83,7 @@ pub struct Stripe {
     /// The operation overtakes nothing, whatever order the endpoint promises.
     pub fenced: bool,
     pub whose: StripeOrigin,
-    /// Fault injection: not before this time; 0: no delay.
+    /// Fault injection: the operation does not begin before this time; 0: no delay.
     pub held_until: u64,
     /// Bytes of a part.
     size: usize,

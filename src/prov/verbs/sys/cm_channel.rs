@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Event channels of rdma_cm. Reading them does not block; `cm_event.rs` reads their events.
+//! Event channels of rdma_cm, in non-blocking mode; `cm_event.rs` reads their events.
 
 use super::abi::rdma_event_channel;
 use super::library::{cm, last_errno};

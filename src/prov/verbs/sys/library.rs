@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Opens libibverbs and librdmacm. They are opened at first use and never linked, so on a host without them the caller
-//! gets an error with a text.
+//! Opens libibverbs and librdmacm at first use. Neither library is linked, so on a host without them the caller gets an
+//! error with a text.
 
 use super::entry_points::{Cm, Newer, Verbs};
 use crate::config;

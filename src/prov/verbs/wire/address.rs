@@ -41,7 +41,7 @@ pub struct QpAddress {
     pub psn: u32,
     /// The port's active MTU in bytes; the connection uses the smaller one.
     pub mtu: u32,
-    /// The service queue pair, connected in the same way.
+    /// The number of the service queue pair, which is connected in the same way.
     pub service: Option<u32>,
     /// Reads and atomics of the peer that this side serves at once.
     pub reads: u8,

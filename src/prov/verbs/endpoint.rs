@@ -123,9 +123,9 @@ impl Endpoint {
         Ok(Endpoint { shared, domain, queues, lane_cq, capacity, psn, turns, mask, order: info.msg_order })
     }
 
-    /// Makes the service queue pair, where the transport allows one. Without a service queue pair the endpoint has no
-    /// staged transfers. A lane has no staged transfers anyway, and needs the service queue pair only if no connection
-    /// manager reports the end of the peer (`by_address`).
+    /// Makes the service queue pair, where the transport allows a second queue pair. Without a service queue pair the
+    /// endpoint has no staged transfers. A lane has no staged transfers anyway, and needs the service queue pair only
+    /// if no connection manager reports the end of the peer (`by_address`).
     pub(super) fn ensure_service(&self, by_address: bool) {
         let domain = &self.domain;
         {

@@ -392,8 +392,8 @@ pub fn lane_address(info: &Info, at: SocketAddr) -> String {
     Address::Cm(SocketAddr::new(at.ip(), port)).to_string()
 }
 
-/// The candidate for the domain and the endpoints that are the lanes of `info`. The domain name in `info` is the name
-/// of the device.
+/// The candidate for the domain and the endpoints that are the lanes of `info`. The domain name in `info` names the
+/// device, the port and the type of address.
 pub fn lane_info(info: &Info) -> Result<Info> {
     let is_rdm = info.ep_type == EP_RDM;
     // A key is refused for connectionless endpoints only: the caller of a connected endpoint has accepted its peer.

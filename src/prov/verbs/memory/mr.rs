@@ -29,7 +29,8 @@ pub enum BufferKind {
     Host,
     /// The device reaches the bytes; the CPU must not touch them.
     Device,
-    /// The device does not reach the bytes.
+    /// The device does not reach the bytes. From `pieces`, this value also means that a region has to be looked up;
+    /// `Regions::resolve` then gives the final value.
     Staged,
 }
 

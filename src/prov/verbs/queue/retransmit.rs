@@ -24,8 +24,8 @@ struct Sent {
     number: u32,
 }
 
-// SAFETY: the pointers in it are followed only when the request is posted, and `repost_send` sets them to its own pieces and bytes before
-// that.
+// SAFETY: the pointers in it are followed only when the request is posted, and before that `repost_send` sets them to
+// the request's own pieces and bytes.
 unsafe impl Send for Sent {}
 
 #[derive(Default)]

@@ -9,8 +9,9 @@
 //! new queue pair of the same port (RAIL_OFFER and RAIL_READY with the number 0). An atomic operation without an answer
 //! fails instead, because it must not be executed twice.
 //!
-//! Until then, new operations are stored in the `RetransmitQueue`. Long operations, and the parts that the first rail
-//! had, go over the other rails. The connection ends if the first rail is not back within the connect timeout.
+//! Until the port is back, new operations are stored in the `RetransmitQueue`. Long operations, and the parts that the
+//! first rail had, go over the other rails. The connection ends if the first rail is not back within the connect
+//! timeout.
 //!
 //! A write that had not ended when the rail was lost may become visible twice to a process that polls the memory: no
 //! device tells how far a write has come.

@@ -177,7 +177,7 @@ impl LaneJob {
         }
     }
 
-    /// Nothing of the operation has gone to the device or to the peer.
+    /// True if nothing of the operation has gone to the device or to the peer.
     pub fn is_fresh(&self) -> bool {
         match self {
             LaneJob::Rma(m) => m.posted == 0 && !m.all_posted && !m.asked && m.stripe == 0,
@@ -185,7 +185,7 @@ impl LaneJob {
         }
     }
 
-    /// The device has, or had, a part of the operation.
+    /// True if the device has, or had, a part of the operation.
     pub fn has_begun(&self) -> bool {
         matches!(self, LaneJob::Rma(m) if m.posted > 0 || m.all_posted)
     }

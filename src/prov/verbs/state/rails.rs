@@ -5,8 +5,8 @@
 //!
 //! Each part goes to the rail that will finish the part first by its measured speed, so each rail's share follows its
 //! speed. The peer's keys on the other rails are requested when an operation first names a key; that operation does not
-//! wait for the answer and goes over the first rail alone. Apart from the loss of a rail, no operation waits for the
-//! peer's CPU.
+//! wait for the answer and goes over the first rail alone. Apart from the loss of a rail, no striped operation waits
+//! for the peer's CPU.
 //!
 //! A side that closes a region tells the peers that have its keys. Until these peers have confirmed the message, no
 //! other region gets one of these keys, so an outdated key is refused and never names other memory.

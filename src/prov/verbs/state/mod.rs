@@ -355,7 +355,6 @@ impl State {
             self.begin_teardown(why, false);
         } else if self.peer_end.is_none() {
             self.close_fast();
-            self.close_fast();
             self.peer_end = Some((why, time::now_ns() + ANSWER_NS));
         }
     }

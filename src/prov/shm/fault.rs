@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Fault injection of a shm endpoint. Such an endpoint takes no fast path (`shared_from` and `eager_end` are 0), so faults are
-//! injected where operations of any shape are posted.
+//! Fault injection of a shm endpoint. An endpoint with a fault plan takes no fast path, because its bounds of the fast
+//! paths (`State::shared_from` and `State::eager_end`) are 0. So only the general functions that post operations ask
+//! for faults.
 
 use super::state::{Phase, State};
 use crate::prov::fault::{Op, Verdict};
 
 impl State {
-    /// Asks the fault plan for the fate of an accepted operation. Operations of a lane are let through: the user of the lane injects
-    /// its faults.
+    /// Asks the fault plan for the fate of an accepted operation. An operation of a lane always goes on, because the
+    /// connectionless endpoint above the lane injects the faults of its own operations.
     #[inline]
     pub fn judge(&mut self, op: Op) -> Verdict {
         match (&mut self.faults, &self.phase) {
@@ -15,12 +16,13 @@ impl State {
             _ if self.bind.is_lane() => Verdict::Go,
             (Some(f), Phase::Connected) => f.plan.post(op),
             (Some(f), Phase::Enabled | Phase::Connecting(_)) => f.plan.early(op),
-            // An operation after the end of the connection cannot be early.
+            // After the end of the connection the operation fails anyway, so no fault delays the operation.
             _ => Verdict::Go,
         }
     }
 
-    /// Posts the receives that fault injection has delayed long enough, or beyond their deadlines.
+    /// Posts the delayed receives whose delay is over or whose deadline has passed, as far as the receive queue has
+    /// room.
     #[cold]
     pub fn release_held(&mut self, now: u64) {
         let Some(faults) = &mut self.faults else { return };

@@ -11,7 +11,7 @@ pub const RX_SIZE: usize = 16384;
 pub const TX_SIZE: usize = 1024;
 /// Messages that may wait unmatched at the receiver before the sender is held back.
 pub const WINDOW: u64 = 1024;
-/// Messages taken from the ring in one turn of progress.
+/// Ring messages that one turn of progress takes.
 pub const BUDGET: usize = 64;
-/// Bytes of long messages that are fetched in one turn before it ends.
+/// Bytes of long messages that one turn of progress fetches before the turn ends.
 pub const FETCH_BYTES: usize = 4 << 20;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A listener, and the connections to it that have not introduced themselves yet.
 //!
-//! A connecting process is hostile until the kernel has told its user and its introduction was checked, so the number of such
-//! connections, their time and their descriptors are bounded here.
+//! A connecting process counts as hostile until the kernel has told its user and its introduction was checked. So the
+//! number of unchecked connections, their time and their descriptors are bounded here.
 
 use super::control::{self, BACKLOG, Control};
 use super::credentials::check_peer;
@@ -18,9 +18,9 @@ use std::sync::Arc;
 
 /// Most connections without an introduction; further ones wait in the listener's backlog.
 const PENDING: usize = 64;
-/// Time within which a connection must introduce itself.
+/// Time within which a connection must introduce itself (5 s).
 const PATIENCE_NS: u64 = 5_000_000_000;
-/// A connection that has been silent for this long makes room for another.
+/// Time after which a silent connection makes room for another if `PENDING` connections are waiting (100 ms).
 const SILENCE_NS: u64 = 100_000_000;
 /// Most requests that wait for the program's answer, each with up to four descriptors; further ones are refused.
 const REQUESTS: usize = 256;
@@ -32,7 +32,7 @@ pub struct Request {
     pub descriptors: Option<IntroDescriptors>,
     pub pid: i32,
     answered: bool,
-    /// Lets the acceptor count the requests that exist.
+    /// A reference by which the acceptor counts the requests that exist.
     _counted: Arc<()>,
 }
 
@@ -41,7 +41,7 @@ impl prov::Request for Request {
         &self.intro.data
     }
 
-    /// The scheme alone if the peer has no name.
+    /// The peer's address; only the scheme if the peer has no name.
     fn from(&self) -> String {
         format!("{SCHEME}{}", self.intro.name)
     }
@@ -57,7 +57,7 @@ impl Request {
         &self.intro.name
     }
 
-    /// The caller sends the answer itself.
+    /// Notes that the caller of this function sends the answer, so that the drop sends no reject.
     pub fn answered(&mut self) {
         self.answered = true;
     }
@@ -66,7 +66,6 @@ impl Request {
 impl Drop for Request {
     fn drop(&mut self) {
         if !self.answered {
-            // A request that is dropped without an answer is rejected.
             let _ = socket::send(self.socket.as_fd(), &Frame::Reject(Vec::new()).encode(), &[]);
         }
     }
@@ -81,16 +80,18 @@ struct Pending {
 /// A listening socket and the connections to it that have not introduced themselves.
 pub struct HandshakeAcceptor {
     pub name: String,
-    /// The file of a listener that has a path.
+    /// The socket file of a listener whose name is a path; removed with the acceptor.
     _place: Option<BoundPath>,
     acceptor: Acceptor,
     /// Oldest first.
     pending: Vec<Pending>,
+    /// Cloned into each `Request`, so that the strong count is the number of requests and 1.
     requests: Arc<()>,
 }
 
 impl HandshakeAcceptor {
-    /// `tells`: if this process has no descriptor left for a caller, the caller is refused with a reason.
+    /// Listens under `name`. With `tells`, a caller for whom this process has no descriptor left is refused with a
+    /// reason; without, the caller waits.
     pub fn listen(name: String, tells: bool) -> Result<HandshakeAcceptor> {
         let (listener, _place) = address::listen(&name, BACKLOG)?;
         Ok(HandshakeAcceptor { name, _place, acceptor: Acceptor::new(listener, tells)?, pending: Vec::new(), requests: Arc::default() })
@@ -101,12 +102,13 @@ impl HandshakeAcceptor {
         self.acceptor.set.as_fd()
     }
 
-    /// Why connections cannot be accepted, unless the owner was told already.
+    /// The reason why connections cannot be accepted, unless the owner has taken this reason already.
     pub fn trouble(&mut self) -> Option<Error> {
         self.acceptor.trouble()
     }
 
-    /// The time at which the next connection can be accepted: now, if it is past. The oldest connection has been silent for longest.
+    /// The time from which the next connection can be accepted; a past time means now. If `PENDING` connections are
+    /// waiting, the oldest of them makes room once it has been silent for `SILENCE_NS`.
     fn room_at(&self) -> u64 {
         let full = self.pending.len() >= PENDING;
         self.pending.first().filter(|_| full).map_or(0, |oldest| oldest.until - PATIENCE_NS + SILENCE_NS)
@@ -114,7 +116,7 @@ impl HandshakeAcceptor {
 
     /// Accepts connections and reads introductions; returns the requests that passed all checks.
     pub fn poll(&mut self, by_name: bool) -> Vec<Request> {
-        // An accept call that finds no connection costs the kernel a socket; asking first costs little.
+        // An accept call makes a socket in the kernel even if no connection waits, so a cheap poll asks first.
         if self.pending.is_empty() && !self.acceptor.is_timed() && !socket::readable(self.acceptor.fd()) {
             return Vec::new();
         }
@@ -127,7 +129,8 @@ impl HandshakeAcceptor {
                 break;
             }
             match self.acceptor.take(now, socket::accept) {
-                // The descriptors that it brings could not be closed, because the closing thread has no room.
+                // The queue of descriptors to close is full, so the descriptors that this caller brings could not be
+                // closed.
                 Taken::One(socket) if discard::is_full() => {
                     let socket = Control::from(socket);
                     let _ = frame::recv(&socket, &mut [0; frame::MAX]);
@@ -148,7 +151,7 @@ impl HandshakeAcceptor {
                 }
                 Taken::TurnAway(socket) => {
                     let socket = Control::from(socket);
-                    // A socket that is closed with an unread packet takes the answer back.
+                    // Closing a socket with an unread packet would discard the answer, so the packet is read first.
                     let _ = frame::recv(&socket, &mut [0; frame::MAX]);
                     refuse(&socket, RefusalReason::Descriptors);
                 }
@@ -179,7 +182,7 @@ impl HandshakeAcceptor {
         }
     }
 
-    /// The caller's process number, if its user may connect; else the caller is refused.
+    /// The caller's pid, if its user may connect; else refuses the caller.
     fn admit(&self, socket: &Control) -> Result<i32> {
         check_peer(socket.as_fd(), &self.name).inspect_err(|_| refuse(socket, RefusalReason::User))
     }
@@ -223,7 +226,7 @@ impl Drop for HandshakeAcceptor {
 }
 
 fn refuse(socket: &Control, why: RefusalReason) {
-    // The caller may be gone, and then loses nothing.
+    // An error means that the caller is gone, and then nobody misses the answer.
     let _ = socket::send(socket.as_fd(), &Frame::Refuse(why).encode(), &[]);
 }
 
@@ -242,7 +245,7 @@ pub struct IntroDescriptors {
 }
 
 impl IntroDescriptors {
-    /// `lacking`: this process had no free descriptors for all that came.
+    /// Sorts the received descriptors. `lacking`: this process had too few free descriptors to receive them all.
     pub fn new(fds: Vec<OwnedFd>, lacking: bool) -> Result<IntroDescriptors> {
         if lacking {
             return Err(Error::fixed(errno::EMFILE, "taking the descriptors of an introduction"));
@@ -257,6 +260,7 @@ impl IntroDescriptors {
     }
 }
 
+/// Checks that the introduction comes from this host.
 pub fn check_intro(intro: &Intro) -> Result<()> {
     let ours = process::host_id()?;
     if intro.host != ours {

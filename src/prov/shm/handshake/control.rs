@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The control socket of a connection, and listeners. Closing a socket also closes the descriptors that a peer has sent over it and
-//! nobody has read, and closing a peer's descriptor can take arbitrarily long. So sockets are emptied first, and those descriptors
-//! are closed by a thread that nobody waits for.
+//! The control socket of a connection, and the end of listeners. Closing a socket also closes the unread descriptors
+//! that the peer has sent over the socket, and closing a peer's descriptor can take arbitrarily long. So a socket is
+//! emptied before it is closed, and a background thread (`sys::discard`) closes the descriptors.
 
 use crate::sys::process;
 use crate::sys::{discard, socket};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-/// Connections that a listener may have in its queue.
+/// Connections that may wait in the kernel's queue of a listener.
 pub const BACKLOG: i32 = 128;
 
-/// One end of a control socket.
+/// One end of a control socket. The drop empties the socket first.
 pub struct Control(OwnedFd);
 
 impl From<OwnedFd> for Control {
@@ -32,7 +32,7 @@ impl Drop for Control {
     }
 }
 
-/// Empties a listener before it is closed.
+/// Takes all waiting connections from a listener that is about to be closed, and closes them as [`Control`]s.
 pub fn empty(listener: BorrowedFd<'_>) {
     socket::end_receiving(listener);
     for _ in 0..=BACKLOG {
@@ -43,8 +43,8 @@ pub fn empty(listener: BorrowedFd<'_>) {
     }
 }
 
-/// Closes received descriptors: here if they are of a kind that the kernel closes at once (memory files, pidfds, devices, dma-bufs),
-/// else on the thread that nobody waits for.
+/// Closes received descriptors: here if the kernel closes all of their kinds at once (memory files, pidfds, devices,
+/// dma-bufs), else on a background thread.
 fn close_descriptors(fds: Vec<OwnedFd>) {
     if !fds.iter().all(process::is_kernel_file) {
         discard::discard(fds);
@@ -60,12 +60,12 @@ mod tests {
     use std::net::{TcpListener, TcpStream};
     use std::time::{Duration, Instant};
 
-    /// A socket whose end waits for twenty seconds; its other end has to stay.
+    /// A socket whose close waits for twenty seconds, and the listener that keeps its other end open.
     fn lingering() -> (OwnedFd, TcpListener) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let lingers = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         rustix::net::sockopt::set_socket_linger(&lingers, Some(Duration::from_secs(20))).unwrap();
-        // More than the other end takes without reading: a close would wait for it.
+        // More bytes than the other end takes without reading, so that a close has unsent bytes to wait for.
         lingers.set_nonblocking(true).unwrap();
         while std::io::Write::write(&mut &lingers, &[0; 65536]).is_ok() {}
         (lingers.into(), listener)
@@ -79,7 +79,8 @@ mod tests {
         let mine = Control::from(mine);
         let (outer, inner) = socket::pair().unwrap();
         socket::send(outer.as_fd(), &wake, &[lingers.as_fd()]).unwrap();
-        // Descriptors that were received, that are hidden in another socket, and that are never looked at.
+        // Three packets that `recv` takes (with a descriptor, with one hidden in another socket, too long), and one
+        // left unread.
         socket::send(theirs.as_fd(), &wake, &[lingers.as_fd()]).unwrap();
         socket::send(theirs.as_fd(), &wake, &[inner.as_fd()]).unwrap();
         socket::send(theirs.as_fd(), &[0; 2 * MAX], &[lingers.as_fd()]).unwrap();

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The process at the other end of a control socket, and whether its user may connect. Processes are known by pidfds, which mean the
-//! same in every pid namespace. A number is used only where the kernel has translated it into this process's namespace.
+//! The process at the other end of a control socket, and the check whether its user may connect. Pidfds stand for
+//! processes, because a pidfd means the same process in every pid namespace. A pid is used only where the kernel has
+//! translated it into this process's namespace.
 
 use crate::config::{self, Users};
 use crate::error::{Error, Result, errno};
@@ -12,8 +13,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-/// Checks that the peer's user may connect by the name `name`: shared memory has no other guard. Returns the peer's number in this
-/// process's pid namespace; 0: it has none there.
+/// Checks that the peer's user may connect by the name `name`; no other check guards the shared memory. Returns the
+/// peer's pid in this process's pid namespace; 0: the peer has no pid there.
 pub fn check_peer(fd: BorrowedFd<'_>, name: &str) -> Result<i32> {
     let (pid, uid) = socket::peer(fd)?;
     let users = &config::get().users;
@@ -21,7 +22,7 @@ pub fn check_peer(fd: BorrowedFd<'_>, name: &str) -> Result<i32> {
         return Ok(pid);
     }
     let mine = process::euid();
-    // All users without a number in this namespace are shown as one and the same user.
+    // The kernel shows all users that this user namespace does not map as one uid (the overflow uid).
     if process::is_shared_uid(uid) {
         if uid == mine && socket::peer_process(fd).is_some_and(|peer| process::may_signal(&peer)) {
             return Ok(pid);
@@ -46,8 +47,8 @@ pub fn check_peer(fd: BorrowedFd<'_>, name: &str) -> Result<i32> {
     }
 }
 
-/// The pidfds of peers, by their number or, if they have none here, by the kernel's inode number of the pidfd. Connections to one
-/// process share one.
+/// The pidfds of peers. Connections to one process share one pidfd. The key is the peer's pid or, if the peer has no
+/// pid in this namespace, the inode number of the pidfd.
 static PIDFDS: Mutex<Option<HashMap<PidfdKey, Weak<OwnedFd>>>> = Mutex::new(None);
 
 #[derive(PartialEq, Eq, Hash)]
@@ -56,17 +57,18 @@ enum PidfdKey {
     Inode(u64),
 }
 
-/// Longest wait for the lock. A child of fork() may find it held by a thread that it does not have; then it shares no pidfd.
+/// Longest wait for the lock. In a child of fork(), a thread that exists only in the parent may hold the lock for ever;
+/// the child then shares no pidfd.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// A pidfd of the process at the other end. None: the kernel (before Linux 6.5) does not tell and the peer has no number in this pid
-/// namespace, or the process has ended.
+/// A pidfd of the process at the other end. `None`: the process has ended, or the kernel (before Linux 6.5) gives no
+/// pidfd of a socket's peer and the peer has no pid in this namespace.
 pub fn process_of(fd: BorrowedFd<'_>, pid: i32) -> Option<Arc<OwnedFd>> {
     let known = (pid > 0).then_some(PidfdKey::Pid(pid));
     if let Some(known) = &known
         && let Some(all) = PIDFDS.try_lock_for(PATIENCE)
         && let Some(same) = all.as_ref().and_then(|all| all.get(known)).and_then(Weak::upgrade)
-        // A process that has not ended keeps its number, so the pidfd is that of the peer.
+        // A process keeps its pid until it ends, so a pidfd under this pid whose process lives is the peer's.
         && !process::ended(&same)
     {
         return Some(same);
@@ -93,7 +95,7 @@ mod tests {
         let (one, other) = socket::pair().unwrap();
         let (a, b) = (process_of(one.as_fd(), process::pid()).unwrap(), process_of(other.as_fd(), process::pid()).unwrap());
         assert!(Arc::ptr_eq(&a, &b) && !process::ended(&a));
-        // As a peer of a foreign pid namespace is: by what the kernel calls it, where it does.
+        // With pid 0, as of a peer in another pid namespace, the key is the inode number, where the kernel has one.
         if let Some(unnumbered) = socket::peer_process(one.as_fd())
             && process::identity(unnumbered.as_fd()).is_some()
         {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Addresses of endpoints (`shm://NAME`), and the sockets that they name. A plain name is that of an abstract socket, found by the
-//! processes of a network namespace. A name that is a path is a socket in a directory, found by the processes that share the
-//! directory.
+//! Addresses of endpoints (`shm://NAME`), and the sockets that the addresses name. A NAME without a leading `/` names
+//! an abstract socket, which all processes of one network namespace can reach. A NAME with a leading `/` is the path of
+//! a socket file, which all processes that share the directory can reach.
 
 use super::frame;
 use crate::config::{self, Users};
@@ -14,7 +14,7 @@ use std::os::fd::OwnedFd;
 /// The prefix of every address.
 pub const SCHEME: &str = "shm://";
 
-/// True if a name is a path.
+/// True if a name is a path of a socket file; else the name is that of an abstract socket.
 pub fn is_path(name: &str) -> bool {
     name.starts_with('/')
 }
@@ -30,7 +30,8 @@ pub fn check_address(address: &str) -> Result<&str> {
     if is_path(name) && name.ends_with('/') {
         return Err(Error::invalid(format!("addr: {address:?} names a directory, and not the socket in it")));
     }
-    // Names that endpoints make themselves contain their host.
+    // A last component that begins with `@` is a name from `fresh_name`, and has the host id in hexadecimal before its
+    // first dot.
     if let Some(rest) =
         name.rsplit('/').next().filter(|last| last.len() == name.len() || is_path(name)).and_then(|last| last.strip_prefix('@'))
     {
@@ -82,7 +83,8 @@ fn socket_name(name: &str) -> String {
     format!("gdrfab/{name}")
 }
 
-/// If access to the directory decides which users connect, only trusted users may be able to put a socket there.
+/// Checks the directory of the socket at `path`. With GDRFAB_SHM_USERS=path, access to the directory alone decides
+/// which users connect, so a directory into which any user may put a socket is an error.
 fn check_directory(path: &str, users: &Users) -> Result<()> {
     if *users == Users::Path && path_socket::is_open_to_all(path)? {
         let words =
@@ -92,7 +94,7 @@ fn check_directory(path: &str, users: &Users) -> Result<()> {
     Ok(())
 }
 
-/// Listens under `name`. For a path, also returns the owner of the file, which removes it when dropped.
+/// Listens under `name`. For a path, also returns the [`BoundPath`], which removes the socket file when dropped.
 pub fn listen(name: &str, backlog: i32) -> Result<(OwnedFd, Option<BoundPath>)> {
     if !is_path(name) {
         return Ok((socket::listen(&socket_name(name), backlog)?, None));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Packets of the control socket, which are few and rare: introductions, requests for memory files, wake packets, goodbye. All of it
-//! comes from another process, and each part is bounded before use.
+//! Packets of the control socket, which are few and rare: introductions, requests for memory files, wake packets,
+//! goodbyes. All packets come from another process, so each part is bounded before use.
 
 use crate::error::{Code, Error, Result, errno};
 use crate::sys::socket::{self, MAX_FDS, Received};
@@ -17,8 +17,9 @@ pub const NAME_MAX: usize = 100;
 
 const TAG: u32 = 0x6764_7266;
 
-/// Receives the peer's next packet. Descriptors with a packet that carries none are an error; they are closed by the thread that
-/// nobody waits for.
+/// Receives the peer's next packet. A packet that is longer than `buf`, that carries more than `MAX_FDS` descriptors,
+/// or that carries a descriptor of an unknown kind is an error. Closing a descriptor of an unknown kind can take long,
+/// so `sys::discard` closes it on another thread.
 pub fn recv(socket: &impl AsFd, buf: &mut [u8]) -> Result<Received> {
     let (received, cut) = socket::recv_any(socket.as_fd(), buf)?;
     let Received::Packet { len, fds, lacking } = received else { return Ok(received) };
@@ -36,24 +37,27 @@ pub fn recv(socket: &impl AsFd, buf: &mut [u8]) -> Result<Received> {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u32)]
 pub enum Kind {
-    /// Introduces an endpoint to a listener; carries its segment and table.
+    /// Introduces the dialing endpoint to a listener; carries the endpoint's segment and region table.
     Hello = 1,
-    /// The listener's answer; carries its segment and table.
+    /// The accepting endpoint's answer; carries that endpoint's segment and region table.
     Accept = 2,
+    /// The listener's program rejects the request; carries the program's private data.
     Reject = 3,
+    /// Wakes a thread of the peer that sleeps on the socket.
     Wake = 4,
     /// Asks for the memory file `id`.
     FileAsk = 5,
     /// Brings a memory file, or says that there is none.
     FileBring = 6,
+    /// The sender's endpoint ends.
     Bye = 7,
-    /// The dialer knows the link: from now on the listener may reach its regions.
+    /// The dialer's domain knows the link: from now on the listener may reach the dialer's regions.
     Ready = 8,
-    /// The listener itself refuses the connection; a refusal of the program is Reject.
+    /// The library refuses the connection on the listener's behalf, without asking the program.
     Refuse = 9,
 }
 
-/// Why a listener refuses a caller: it has no room now, or it never accepts this caller.
+/// The reason for a `Refuse`: the listener has no room now, or never accepts this caller.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u32)]
 pub enum RefusalReason {
@@ -87,10 +91,14 @@ impl RefusalReason {
 pub struct Intro {
     pub host: u32,
     pub ring_lines: u32,
+    /// True if the sender has registered for membarrier, so that the peer's barriers work on the sender.
     pub fences_remote: bool,
+    /// The address of the sender's guard page.
     pub guard_addr: u64,
+    /// The random word at `guard_addr`. The peer reads the word by cross-memory attach to find out if the path cma is
+    /// possible.
     pub guard_word: u64,
-    /// True if the hello is meant for the endpoint of that name; false: for a passive endpoint.
+    /// True if a hello is meant for an endpoint that listens under its own name; false: for a passive endpoint.
     pub by_name: bool,
     pub name: String,
     pub data: Vec<u8>,

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The segment of one endpoint: a sealed memory file that its owner makes and its peer maps.
 //!
-//! The owner consumes the ring, writes its own words (counters, busy mark, sleep mark, filter, device copies) and opens the slots.
-//! The peer produces into the ring and its out-of-line area, reads the owner's words and reports into the slots. `docs/shm-format.md`
-//! specifies the same. The owner never reads back memory that the peer could overwrite, except ring lines and slots, which are
-//! checked.
+//! The owner consumes the ring, writes its own words (counters, busy mark, sleep mark, filter, device copies) and opens
+//! the slots. The peer produces into the ring and its out-of-line area, reads the owner's words and reports into the
+//! slots. `docs/shm-format.md` specifies the same. The peer could overwrite all of the segment, so the owner reads back
+//! only ring lines and slots, and checks them.
 
 use crate::error::{Error, Result, errno};
 use crate::sync::area::{AREA, Area, AreaStore, START};
@@ -20,15 +20,16 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicPtr, AtomicUsize};
 
 pub const MAGIC: u64 = u64::from_le_bytes(*b"gdrfabS5");
-/// Fewest lines of a ring: a message of the greatest length always fits once the consumer has caught up.
+/// Fewest lines of a ring. The consumer may keep back up to a quarter of the ring before it returns lines, and the
+/// longest message must fit into the other three quarters.
 pub const MIN_LINES: usize = 256;
 const _: () = assert!(MAX_LINES <= MIN_LINES - MIN_LINES / 4);
-/// Slots for operations that the peer reports on.
+/// Slots of an endpoint, one for each outstanding operation on which the peer reports.
 pub const SLOTS: usize = 128;
-/// Bits of the filter that shows which region indices the owner has ever looked up.
+/// Bits of the filter that shows which of the peer's regions, by index, the owner of the segment has ever looked up.
 pub const FILTER_BITS: usize = 4096;
 
-/// Device copies that an endpoint can have in flight.
+/// Device copies that an endpoint can have in flight; each has one word in `Fixed::flights`.
 pub const FLIGHTS: usize = 64;
 
 #[repr(C, align(64))]
@@ -58,12 +59,12 @@ struct PaddedWord {
 struct Fixed {
     header: Header,
     returned: ConsumerCounters,
-    /// The owner's busy mark while it copies into or out of the peer's regions.
+    /// The owner's busy mark (`sync::gate`), set while the owner copies into or out of the peer's regions.
     busy: PaddedWord,
     /// Not 0 while the owner sleeps and wants a wake packet.
     sleeping: PaddedWord,
     filter: [AtomicU64; FILTER_BITS / 64],
-    /// The owner's device copies in flight: the peer's region index + 1, and a number from bit 32; 0: none.
+    /// The owner's device copies in flight: the peer's region index + 1, and from bit 32 a running number; 0: no copy.
     flights: [AtomicU64; FLIGHTS],
     slots: [Slot; SLOTS],
 }
@@ -83,23 +84,27 @@ pub fn segment_bytes(lines: usize) -> usize {
     area_at(lines) + AREA
 }
 
-/// Lines that are mapped at first: the lines that the consumer takes before it returns any, and one message more.
+/// Lines that are mapped at first: the quarter of the ring that the consumer takes before it returns any lines, and one
+/// message more.
 fn first_lines(lines: usize) -> usize {
     if lines <= 2 * MIN_LINES { lines } else { lines / 4 + MAX_LINES }
 }
 
-/// A mapped segment: its fixed part and the first lines of its ring; more is mapped when more is used. One endpoint uses the ring,
-/// under its lock; others use the fixed part alone.
+/// A mapped segment: at first its fixed part and the first lines of its ring, later also the other lines and the
+/// out-of-line area. Only one endpoint uses the ring, under the endpoint's lock. Other threads use only the fixed part.
 pub struct Segment {
     map: Mapping,
     /// Lines of the ring.
     lines: usize,
     ring: AtomicPtr<Line>,
+    /// Lines of the ring that are mapped.
     mapped: AtomicUsize,
-    /// The end of the area, and the bytes in front of it that are mapped; null: none.
+    /// The end of the out-of-line area; null while nothing of the area is mapped.
     area_end: AtomicPtr<u8>,
+    /// Bytes in front of `area_end` that are mapped.
     span: AtomicUsize,
-    /// Mappings made later. Older ones stay, because another thread may be reading in them.
+    /// Mappings made later. All mappings stay until the segment's end, because another thread may be reading in an
+    /// older one.
     kept: Mutex<Vec<Mapping>>,
 }
 
@@ -130,8 +135,8 @@ impl Segment {
         Ok(SegmentRef(Arc::new(segment)))
     }
 
-    /// Maps the part of a segment's file that is used at first, for the segment's life; the whole file where a mapping cannot be
-    /// extended later.
+    /// Maps the part of a segment's file that is used at first, for the segment's life. Where the kernel cannot map
+    /// more later (`mem::maps_again`), maps the whole file.
     fn map(fd: BorrowedFd<'_>, lines: usize) -> Result<Segment> {
         let whole = !mem::maps_again();
         let mapped = if whole { lines } else { first_lines(lines) };
@@ -151,7 +156,7 @@ impl Segment {
         })
     }
 
-    /// Also maps `len` bytes from `from` on.
+    /// Maps `len` more bytes of the file, from byte `from` on. `None`: the mapping failed, which is logged.
     fn more(&self, from: usize, len: usize) -> Option<*mut u8> {
         match self.map.again(from, len) {
             Ok(map) => {
@@ -251,7 +256,8 @@ impl AreaStore for SegmentRef {
         }
         let span = if bytes <= START { START } else { AREA };
         let page = mem::page_size();
-        // The mapping begins at a page, which is the area's own beginning only if pages are small.
+        // A mapping begins at a page boundary. With pages larger than 4096 bytes, that boundary may lie before the
+        // span.
         let from = (segment_bytes(self.0.lines) - span) / page * page;
         let whole = segment_bytes(self.0.lines) - from;
         let Some(at) = self.0.more(from, whole.next_multiple_of(page)) else { return false };

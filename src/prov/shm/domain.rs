@@ -21,31 +21,34 @@ use std::collections::HashMap;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
-/// Links of this domain's endpoints, and links of ended endpoints whose peers may still be inside a copy.
+/// The links of this domain's endpoints, and the links of ended endpoints whose peers may still copy.
 #[derive(Default)]
 pub struct Links {
     pub all: Vec<Arc<Link>>,
-    /// Regions whose gate is closed and that are not closed yet, by index and generation, with the peers that may still be inside.
+    /// Regions whose closing has begun and is not finished, by index and generation: the gate is closed, and these
+    /// peers may still copy in the region.
     pub closing: HashMap<(u32, u64), quiesce::Initiators>,
-    /// The count of links from which ended links are swept again, and the ticks of the last sweep.
+    /// The count of links at which `sweep_links` sweeps before `SWEEP_TICKS` have passed.
     sweep_at: usize,
+    /// The time of the last sweep, in ticks.
     swept: u64,
 }
 
-/// Ticks between two sweeps by regions that are being closed.
+/// Least ticks between two sweeps, unless the links are few or have doubled.
 const SWEEP_TICKS: u64 = 2_000_000;
-/// Up to this many links, the end of one sweeps all.
+/// Up to this many links, each call of `sweep_links` sweeps.
 const FEW_LINKS: usize = 64;
 
 impl Links {
-    /// Drops links that are over on both sides.
+    /// Drops links that have ended on both sides.
     fn sweep(&mut self) {
         self.all.retain(|l| !(l.is_torn() && quiesce::is_finished(l)));
         self.sweep_at = (2 * self.all.len()).max(16);
         self.swept = time::ticks();
     }
 
-    /// Drops links that are over on both sides, if some are over on this side and the last sweep is long ago.
+    /// Drops links that have ended on both sides, if some have ended on this side and the last sweep is more than
+    /// `SWEEP_TICKS` ago.
     pub fn sweep_late(&mut self) {
         if self.all.iter().any(|l| l.is_torn()) && time::ticks().wrapping_sub(self.swept) > SWEEP_TICKS {
             self.sweep();
@@ -60,9 +63,10 @@ pub struct Domain {
     pub table_fd: OwnedFd,
     pub regions: Serial<Regions>,
     pub links: Serial<Links>,
-    /// Copies on a peer's behalf where the caller's pages may be gone.
+    /// Copies for peers in memory whose pages the program may have unmapped.
     pub user: UserCopy,
-    /// True if the peers' barriers work on this process, so that its copies need no fences.
+    /// True if this process has registered for membarrier. The peers' barriers then reach this process, and its copies
+    /// need no fences.
     pub remote_fences: bool,
 }
 
@@ -86,7 +90,8 @@ impl Domain {
         self.links.lock().all.push(link);
     }
 
-    /// Drops links that are over on both sides; of many links only now and then.
+    /// Drops links that have ended on both sides. With more than `FEW_LINKS` links, most calls do nothing, so that the
+    /// end of many links costs little.
     pub fn sweep_links(&self) {
         let mut links = self.links.lock();
         if links.all.len() <= FEW_LINKS || links.all.len() >= links.sweep_at || time::ticks().wrapping_sub(links.swept) > SWEEP_TICKS {
@@ -94,7 +99,7 @@ impl Domain {
         }
     }
 
-    /// As `Regions::pin`; also checks that device memory is still what was registered.
+    /// As `Regions::pin`; also checks that device memory is still the allocation that was registered.
     pub fn pin(&self, key: u64, addr: u64, len: usize, need: Access, drivers: bool) -> std::result::Result<Pin, Code> {
         let pin = self.regions.lock().pin(key, addr, len, need, drivers)?;
         if pin.pieces.iter().zip(&pin.ids).any(|(iov, id)| is_stale(pin.site, iov.addr(), *id)) {
@@ -104,8 +109,8 @@ impl Domain {
         Ok(pin)
     }
 
-    /// Where the local pieces of an operation with descriptor `desc` lie. With `drivers`, checks that they are still what was
-    /// registered.
+    /// The site of the local pieces of an operation with descriptor `desc`. With `drivers`, checks that the pieces
+    /// still lie in the allocations that were registered.
     pub fn local_site(&self, desc: u64, local: &[Iov], drivers: bool) -> Result<Site> {
         let found = self.regions.lock().local(desc, local)?;
         if drivers { found.check() } else { Ok(found.site) }
@@ -116,7 +121,8 @@ impl Domain {
         self.regions.lock().local_pieces(desc)
     }
 
-    /// The local pieces at their addresses in the copier process, where they are mapped for device `device` when first asked for.
+    /// The local pieces at their addresses in the copier process. The first call for a file has the copier process map
+    /// the file for device `device`.
     pub fn pieces_in_copier(&self, desc: u64, local: &[Iov], copier: &'static Copier, device: u32) -> Result<Vec<Iov>> {
         loop {
             let unmapped = match self.regions.lock().pieces_in_copier(desc, local, copier)? {
@@ -140,7 +146,8 @@ impl Domain {
         self.regions.lock().keeps_pinned(desc, site)
     }
 
-    /// Pins the host memory of the region `desc` names for copies of `site`'s vendor, once.
+    /// Pins the host memory of the region that `desc` names for copies by the driver of `site`, unless pinning was
+    /// tried before.
     pub fn pin_host(&self, desc: u64, site: Site) {
         let Some(held) = self.regions.lock().begin_pin(desc, site) else { return };
         let pins = held.pieces.iter().map(|iov| (site, locate::pin(site, iov.addr() as u64, iov.len() as u64))).collect();

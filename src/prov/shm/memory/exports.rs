@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The device allocations that each domain of this process has exported, for peers in the same process.
 //!
-//! A driver does not open a handle in the process that made it, and need not: the owner's address serves. The address is taken from
-//! the owner's own list, never from shared memory, so a process that presents another's table gains nothing.
+//! A driver refuses to open an exported handle in the process that exported the allocation. A peer in that process
+//! needs no handle: the owner's address is valid there too. The address comes from the owner's own list and never from
+//! shared memory, so a process that presents the table of another process gains nothing.
 
 use crate::hmem::Allocation;
 use crate::sys::mem::FileId;
@@ -15,11 +16,12 @@ use std::time::Duration;
 #[derive(Default)]
 pub struct Exports(Mutex<HashMap<u64, Allocation>>);
 
-/// The domains of this process, by the file of their tables. The holder of an `Exports` also holds a mapping of that file, so no
-/// other file gets its number.
+/// The domains of this process, each by the identity of the memory file of its region table. Whoever holds an `Exports`
+/// also holds a mapping of that file, so the kernel gives the file's inode number to no other file.
 static ALL: Mutex<Vec<(FileId, Weak<Exports>)>> = Mutex::new(Vec::new());
 
-/// Longest wait for the lock. A child of fork() may find it held by a thread that it does not have; then it finds no exports.
+/// Longest wait for the lock. In a child of fork(), a thread that exists only in the parent may hold the lock for ever;
+/// the child then finds no exports.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 impl Exports {

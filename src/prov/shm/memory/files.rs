@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The files of a domain that peers can map: memory files that `mem_alloc` made or that callers registered by descriptor, and
-//! exported allocations of devices. Each has a record in the table (`table.rs`).
+//! The files of a domain that peers can map: memory files that `mem_alloc` made or that callers registered by
+//! descriptor, and exported allocations of devices. Each file has a record in the region table (`table.rs`).
 
 use super::table::{MAX_FILES, NO_FD, Table};
 use crate::error::{Error, Result, errno};
@@ -24,7 +24,7 @@ pub enum Backing {
     Device {
         of: Allocation,
         export: Export,
-        /// The mapping in the copier process, and that process.
+        /// The copier process that has mapped the allocation, and the mapping there.
         mapped_by: Option<(&'static Copier, Import)>,
     },
 }
@@ -38,11 +38,12 @@ pub enum CopierMapping {
 pub struct HostFile {
     fd: OwnedFd,
     pub map: Mapping,
-    /// A second mapping of memory of `mem_alloc`, in which this process copies for peers, because the owner may change the protection
-    /// of its own mapping's pages; made when first needed.
+    /// A second mapping of memory of `mem_alloc`, made when first needed. This process copies for peers in the second
+    /// mapping, because the program may change the protection of pages of the first one.
     view: Option<Mapping>,
     identity: FileId,
-    /// True if `mem_alloc` made the file, so that it is freed by address.
+    /// True if `mem_alloc` made the file. The program frees such a file by its address; other files end with their last
+    /// region.
     allocated: bool,
     writable: bool,
     pub mappable: Mappable,
@@ -83,7 +84,8 @@ impl MemFile {
         }
     }
 
-    /// Keeps a mapping of the copier process; returns a mapping that the caller must drop without the regions' lock.
+    /// Keeps a mapping of the copier process, and returns the mapping that is not needed: the new one if another thread
+    /// was first, or an old one of another copier. The caller must drop the returned mapping without the regions' lock.
     pub fn keep_copier_mapping(&mut self, copier: &'static Copier, import: Import) -> Option<Import> {
         match &mut self.backing {
             Backing::Device { mapped_by: Some((by, _)), .. } if std::ptr::eq(*by, copier) => Some(import),
@@ -92,7 +94,7 @@ impl MemFile {
         }
     }
 
-    /// `Err`: it cannot be known whether the copier process still copies in the file.
+    /// Checks that the copier process copies nothing in the file. `Err`: this process cannot find out.
     fn check_quiet(&self) -> Result<()> {
         match &self.backing {
             Backing::Device { mapped_by: Some((copier, _)), .. } => copier.check_quiet(),
@@ -108,10 +110,11 @@ impl MemFile {
 #[derive(Default)]
 pub struct Files {
     slots: Vec<Option<MemFile>>,
+    /// Counts the files ever made; makes each file's id unique.
     generation: u64,
     /// Start address of each allocated file's mapping, and its slot.
     by_addr: BTreeMap<usize, usize>,
-    /// Removed files that the copier process has mapped; to be dropped without the regions' lock.
+    /// Removed files that the copier process has mapped. The owner of `Files` drops them without the regions' lock.
     pub gone: Vec<MemFile>,
 }
 
@@ -201,8 +204,8 @@ impl Files {
         Ok(())
     }
 
-    /// The memory at byte `offset` of file `id`, at the address where this process copies for peers, which is not the address that
-    /// the caller knows.
+    /// The memory at byte `offset` of file `id`, at the address where this process copies for peers. For memory of
+    /// `mem_alloc`, the address differs from the one that the program knows.
     pub fn view(&mut self, id: u64, offset: u64, len: usize) -> Result<Iov> {
         let gone = Error::fixed(errno::EIO, "the file of a region is gone");
         let Some(Backing::Host(file)) = self.get_mut(id).map(|f| &mut f.backing) else { return Err(gone) };
@@ -262,12 +265,12 @@ impl Files {
         self.insert(table, MemFile { id: 0, backing: Backing::Device { of: *of, export, mapped_by: None }, regions: 0 })
     }
 
-    /// `Err`: it cannot be known whether the copier process still copies in file `id`.
+    /// Checks that the copier process copies nothing in file `id`. `Err`: this process cannot find out.
     pub fn check_quiet(&self, id: u64) -> Result<()> {
         self.get(id).map_or(Ok(()), MemFile::check_quiet)
     }
 
-    /// One region of file `id` was closed; an adopted file is dropped with its last region.
+    /// Notes that a region of file `id` was closed. An adopted file is removed with its last region.
     pub fn release(&mut self, table: &Table, id: u64) {
         let Some(file) = self.get_mut(id) else { return };
         file.regions = file.regions.saturating_sub(1);
@@ -276,7 +279,7 @@ impl Files {
         }
     }
 
-    /// Drops adopted files without regions, which a failed registration leaves.
+    /// Removes adopted files without regions, which a failed registration leaves behind.
     pub fn drop_unused(&mut self, table: &Table) {
         for slot in 0..self.slots.len() {
             if self.slots[slot].as_ref().is_some_and(|f| f.regions == 0 && !f.is_allocated()) {

@@ -14,8 +14,8 @@ use crate::sys::mem::{self, Mappable};
 use crate::sys::space;
 use std::os::fd::BorrowedFd;
 
-/// The answers of drivers about memory, asked for without the regions' lock. A driver that takes long, or hangs, then delays only
-/// this registration.
+/// The answers of drivers about the memory to register. Drivers are asked without the regions' lock, so that a slow or
+/// hanging driver delays only this registration.
 pub enum Probe {
     Host { base: u64, len: u64 },
     File,
@@ -33,17 +33,18 @@ pub struct DeviceProbe {
     /// Each piece and the allocation in which it lies.
     parts: Vec<(Piece, Allocation)>,
     exports: Vec<Option<Export>>,
-    /// Why there is no export for other processes.
+    /// `Err`: the reason why other processes get no export.
     ipc: Result<()>,
 }
 
 impl DeviceProbe {
+    /// True if part `i` needs no export, because the domain's files or an earlier part have the same allocation.
     fn is_known(&self, files: &Files, i: usize) -> bool {
         let (_, of) = &self.parts[i];
         files.known_device(of).is_some() || (of.id != 0 && self.parts[..i].iter().any(|(_, before)| before == of))
     }
 
-    /// True if the driver must export an allocation first.
+    /// True if `Probe::export` must run before `locate` can find the memory.
     fn needs_export(&self, files: &Files) -> bool {
         self.ipc.is_ok() && (0..self.parts.len()).any(|i| self.exports[i].is_none() && !self.is_known(files, i))
     }
@@ -73,7 +74,8 @@ impl Probe {
         Ok(Probe::Device(DeviceProbe { up, site, kind, base, len, parts, exports, ipc }))
     }
 
-    /// Has the driver export the allocations that peers cannot map yet.
+    /// Has the driver export the allocations that peers cannot map yet. `known` says which allocations the domain's
+    /// files have.
     pub fn export(&mut self, known: impl Fn(&Allocation) -> bool) {
         let Probe::Device(d) = self else { return };
         for i in 0..d.parts.len() {
@@ -93,7 +95,7 @@ impl Probe {
     }
 }
 
-/// Finds the memory among the domain's files; `None`: the driver must export an allocation first.
+/// Finds the memory among the domain's files. `None`: the driver must export an allocation first (`Probe::export`).
 pub fn locate(files: &mut Files, table: &Table, attr: &Attr<'_>, probe: &mut Probe) -> Result<Option<Located>> {
     match (probe, &attr.source) {
         (_, Source::File { fd, offset, len, base_addr }) => {
@@ -119,7 +121,7 @@ fn locate_host(files: &Files, iovs: &[Iov], (base, len): (u64, u64)) -> Located 
     Located { location: Location { pieces: list.into(), base, len, site: Site::HOST, kind: Kind::Host }, obstacles }
 }
 
-/// Why peers cannot map the pieces, if they cannot.
+/// The reason why peers cannot map the pieces; `None`: peers can.
 fn unmappable(files: &Files, pieces: &[Piece]) -> Option<&'static str> {
     pieces.iter().find_map(|piece| match files.get(piece.at.file).and_then(|f| f.host()).map(|f| &f.mappable) {
         None => Some(PRIVATE),
@@ -149,8 +151,9 @@ fn locate_device(files: &mut Files, table: &Table, d: &mut DeviceProbe) -> Locat
     Located { location: Location { pieces: list.into(), base: d.base, len: d.len, site: d.site, kind: d.kind }, obstacles }
 }
 
-/// Host memory that a vendor's driver made. The CPU reaches it. The kernel reads it for other processes only if the driver mapped it
-/// in a certain way, so one byte of each piece is tried.
+/// Locates host memory that a vendor's driver allocated. The CPU reaches such memory. The kernel can copy it for other
+/// processes (path cma) only if the driver has mapped the memory with ordinary pages, so one byte of each piece is
+/// copied as a trial.
 fn pinned(mut list: Vec<Piece>, (base, len): (u64, u64)) -> Located {
     list.iter_mut().for_each(|p| p.id = 0);
     let mut obstacles = Obstacles::host(Some(PRIVATE));
@@ -191,7 +194,7 @@ fn locate_file(
     Ok(Located { location, obstacles })
 }
 
-/// Pins host memory for a vendor's copies. Copies of memory that cannot be pinned are slower.
+/// Pins host memory for copies by a device vendor's driver. `None`: the memory cannot be pinned, and copies are slower.
 pub fn pin(site: Site, addr: u64, len: u64) -> Option<Pinned> {
     let page = mem::page_size() as u64;
     let start = addr & !(page - 1);

@@ -20,8 +20,10 @@ use crate::sys::mem::Mappable;
 use std::ops::Deref;
 use std::sync::Arc;
 
+/// The rows of the table's extents that are in use.
 #[derive(Default)]
 struct Extents {
+    /// The first row that was never used.
     next: u32,
     /// (first, count) of freed runs.
     free: Vec<(u32, u32)>,
@@ -37,7 +39,8 @@ impl Extents {
         Some(first)
     }
 
-    /// Writes the pieces of a region that has several into the table; returns their run, (first, count).
+    /// Writes the pieces of a region with several pieces into the table, as a run of extents; returns the run, (first,
+    /// count).
     fn publish(&mut self, table: &Table, pieces: &[Piece]) -> Result<(u32, u32)> {
         let count = pieces.len() as u32;
         let first = self.reserve(count).ok_or(Error::fixed(errno::ENOSPC, "the domain's table of iovecs is full"))?;
@@ -57,7 +60,8 @@ pub struct Regions {
     extents: Extents,
     pub files: Files,
     faults: Option<Box<Plan>>,
-    /// Registrations may take the fast path: keys and addresses are the provider's choice, and there is no fault injection.
+    /// True if registrations may take the fast path: the provider chooses the keys, remote addresses are virtual
+    /// addresses, and no faults are injected.
     fast: bool,
 }
 
@@ -82,8 +86,8 @@ impl Regions {
         self.faults.as_ref().map_or(Ok(Paths::empty()), |plan| plan.register())
     }
 
-    /// Registers a region; after a failure nothing is left behind. `None`: the driver must export an allocation first, without the
-    /// lock.
+    /// Registers a region; a failure leaves nothing behind. `None`: the caller must run `Probe::export` without the
+    /// lock, and call again.
     pub fn register(
         &mut self,
         table: &Table,
@@ -107,14 +111,15 @@ impl Regions {
         result
     }
 
-    /// The fast path of `register`: one range that the caller has checked, any path, keys and addresses of the provider's choice.
-    /// `None`: nothing was done, and `register` must be called.
+    /// The fast path of `register`, for one range that the caller of this function has checked, and without a choice of
+    /// paths. `None`: nothing was done, and the caller must call `register`.
     #[inline]
     pub fn register_fast(&mut self, table: &Table, modes: Modes, iov: Iov, access: Access) -> Option<RegionId> {
         if self.fast { self.register_one(table, modes, iov, access) } else { None }
     }
 
-    /// As `register_fast`, also in domains whose callers choose keys and addresses.
+    /// Makes a region of the library's own, from which a peer may read a single message. As `register_fast`, but also
+    /// in domains whose callers choose keys and addresses.
     #[inline]
     pub fn lend(&mut self, table: &Table, modes: Modes, iov: Iov) -> Option<RegionId> {
         let simple = self.faults.is_none() && location::check_range(&iov, 0).is_ok();
@@ -200,12 +205,13 @@ impl Regions {
         Ok(self.registry.fill(reserved, Region::new(attr, reserved.key, base, paths, location, shared)))
     }
 
-    /// Closes a region at once, if no peer is in it or can enter it, and this process copies nothing there. False: nothing was done,
-    /// and the slow way must be taken.
+    /// Closes a region at once, if neither this process nor the copier process copies in the region. The caller has
+    /// made sure that no peer does. False: nothing was done, and the caller must close the region by `shut` and
+    /// `forget`.
     #[inline]
     pub fn close_fast(&mut self, table: &Table, id: RegionId) -> bool {
         let Ok(region) = self.registry.get(id) else { return false };
-        // Regions with resources of a driver, and regions with keys of callers' choice, take the slow way.
+        // A region with resources of a driver, or with a key that the caller chose, is closed by `shut` and `forget`.
         let fast = region.site().is_host() && region.own.is_plain() && id.key == id.generation;
         let Pieces::One(Piece { at: FileLocation { file, .. }, .. }) = region.location.pieces else { return false };
         if !fast || !region.users.is_idle() || (file != 0 && self.files.check_quiet(file).is_err()) {
@@ -220,7 +226,7 @@ impl Regions {
         true
     }
 
-    /// `Err`: it cannot be known whether the copier process still copies in the region.
+    /// Checks that the copier process copies nothing in the region's files. `Err`: this process cannot find out.
     #[inline]
     fn check_quiet(&self, region: &Region) -> Result<()> {
         region.pieces().iter().filter(|p| p.at.file != 0).try_for_each(|p| self.files.check_quiet(p.at.file))
@@ -231,7 +237,7 @@ impl Regions {
     pub fn shut(&mut self, table: &Table, id: RegionId) -> Result<()> {
         self.registry.shut(id)?;
         gate::close(&table.entry(id.index()).gate);
-        // Keys of the library's choice are not listed.
+        // Only keys that callers chose are listed.
         if id.key != id.generation {
             table.unlist_key(id.key, id.index());
         }
@@ -256,7 +262,8 @@ impl Regions {
         Some(region)
     }
 
-    /// From now on, peers that look the region up report their writes, as for a region registered with an event.
+    /// Binds a counter to a region. From now on, a peer that looks the region up reports its writes, as for a region
+    /// that was registered with an event.
     pub fn bind_counter(&mut self, table: &Table, id: RegionId, counter: Arc<Counter>) -> Result<()> {
         self.registry.get_mut(id)?.own.counter = Some(counter);
         table.entry(id.index()).rights.fetch_or(table::EVENT, Ordering::Relaxed);
@@ -282,8 +289,8 @@ impl Regions {
         Ok(text)
     }
 
-    /// Checks an operation of a peer against this side's own data, not the table, and holds the region open for a copy of this
-    /// process. Without `drivers`, only host memory may be copied.
+    /// Checks an operation of a peer, and holds the region open for a copy by this process. The check reads this
+    /// process's own data and not the shared table. Without `drivers`, only host memory may be copied.
     pub fn pin(&mut self, key: u64, addr: u64, len: usize, need: Access, drivers: bool) -> std::result::Result<Pin, Code> {
         let index = self.registry.index_of(key);
         let region = self.registry.find(key).ok_or(Code::Key)?;
@@ -318,7 +325,7 @@ impl Regions {
         self.registry.find(key)?.own.counter.clone()
     }
 
-    /// Where peers can map a local buffer that lies in the region `desc` names.
+    /// The file and offset by which peers can map a local buffer, which lies in the region that `desc` names.
     pub fn shared_place(&self, desc: u64, iov: Iov) -> Option<(u64, u64)> {
         let region = self.registry.described(desc)?;
         if region.site().is_host() {
@@ -328,15 +335,15 @@ impl Regions {
         (piece.at.file != 0 && n == iov.len()).then(|| (piece.at.file, piece.at.offset + from as u64))
     }
 
-    /// Where the memory of the region `desc` names lies, and whether peers can map all of it.
+    /// The site of the region that `desc` names, and true if peers can map the whole region by one file.
     pub fn message_memory(&self, desc: u64) -> Result<(Site, bool)> {
         let region = self.registry.described(desc).ok_or(Error::fixed(errno::EINVAL, "desc: names no open region of this domain"))?;
         let shared = matches!(region.pieces(), [one] if self.shared_place(desc, one.iov).is_some());
         Ok((region.site(), shared))
     }
 
-    /// The local pieces at their addresses in the copier process. They were checked by `local`. The inner `Err`: a file that is not
-    /// mapped there yet, and its export.
+    /// The local pieces, which `local` has checked, at their addresses in the copier process. The inner `Err` is a file
+    /// that the copier process has not mapped yet, and the file's export.
     pub fn pieces_in_copier(
         &mut self,
         desc: u64,
@@ -369,13 +376,14 @@ impl Regions {
         self.registry.local_pieces(desc)
     }
 
-    /// Begins to pin the host memory of the region `desc` names for copies of `site`'s vendor, once; the region stays open until
-    /// `pinned`. `None`: there is nothing to pin.
+    /// Begins to pin the host memory of the region that `desc` names, for copies by the driver of `site`. The region
+    /// stays open until the caller calls `pinned`. `None`: there is nothing to pin, or pinning was tried before.
     pub fn begin_pin(&mut self, desc: u64, site: Site) -> Option<Pin> {
         let index = self.registry.described(desc).map(|_| desc_index(desc))?;
         let region = self.registry.at_mut(index)?;
         let pins = &mut region.own.pins;
-        // Memory that was pinned before may be unpinned with another region; CUDA's own pinned memory stays.
+        // Memory that is pinned already needs no pin, except under CUDA: there the pin may be another region's and end
+        // with that region, so this region takes a share of the pin.
         let theirs = region.location.kind == Kind::Pinned && site.iface != Iface::Cuda;
         if !region.location.site.is_host() || theirs || pins.iter().any(|(s, _)| s.iface == site.iface) {
             return None;
@@ -386,13 +394,15 @@ impl Regions {
         Some(Pin { index, site, pieces, ids: Vec::new(), stays: region.own.obstacles.direct.is_none() })
     }
 
-    /// True if the host memory of the region `desc` names stays pinned for `site`'s vendor while the region is open.
+    /// True if every piece of the region that `desc` names is pinned for the driver of `site` until the region is
+    /// closed.
     pub fn keeps_pinned(&self, desc: u64, site: Site) -> bool {
         let Some(region) = self.registry.described(desc) else { return false };
         let pins = region.own.pins.iter().filter(|(s, pin)| s.iface == site.iface && pin.is_some());
         pins.count() == region.pieces().len()
     }
 
+    /// Ends what `begin_pin` began: stores the pins and lets the region be closed.
     pub fn pinned(&mut self, pin: Pin, pins: Vec<(Site, Option<Pinned>)>) {
         if let Some(region) = self.registry.at_mut(pin.index) {
             region.own.pins.extend(pins);

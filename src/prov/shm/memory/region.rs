@@ -9,10 +9,10 @@ use crate::prov::fault;
 use crate::prov::queue::Counter;
 use std::sync::Arc;
 
-/// Why private memory cannot be mapped by peers.
+/// The reason why peers cannot map private memory.
 pub const PRIVATE: &str = "private memory of this process, not from mem_alloc and not given as a file descriptor";
 
-/// Where a piece lies in a file that peers can map; file 0: in none.
+/// The place of a piece in a file that peers can map; file 0: the piece lies in no such file.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct FileLocation {
     pub file: u64,
@@ -31,10 +31,11 @@ pub struct Located {
 /// The state that shm adds to a region.
 pub struct RegionState {
     pub obstacles: Obstacles,
-    /// Host memory pinned for a vendor's copies, and the vendors for which pinning was tried.
+    /// The pins of host memory for the copies of a device vendor. `None` notes that pinning was tried for that vendor.
     pub pins: Vec<(Site, Option<Pinned>)>,
+    /// The counter that peers' writes move.
     pub counter: Option<Arc<Counter>>,
-    /// Its run in the table of extents, if it has several pieces.
+    /// First index and count of the region's extents in the table, if the region has several pieces.
     pub extents: Option<(u32, u32)>,
 }
 
@@ -47,13 +48,13 @@ impl RegionState {
     }
 }
 
-/// Why paths do not reach the memory. Small, because each registration copies it into a slot.
+/// The reasons why paths do not reach the memory. The type is small, because each registration copies one into a slot.
 #[derive(Debug)]
 pub struct Obstacles {
     pub direct: Option<&'static str>,
     pub cma: Option<Box<str>>,
     pub ipc: Ipc,
-    /// Paths that fault injection refuses, whatever the other reasons.
+    /// Paths that fault injection refuses, in addition to the other obstacles.
     pub refused: Paths,
 }
 
@@ -61,12 +62,12 @@ pub struct Obstacles {
 #[derive(Debug)]
 pub enum Ipc {
     Possible,
-    /// Host memory has no device, and needs none.
+    /// Host memory, for which no driver is asked.
     NoDevice,
     Refused(Box<Error>),
 }
 
-/// Why the CPU's paths do not reach device memory.
+/// The reason why the CPU's paths do not reach device memory.
 const ON_DEVICE: &str = "device memory: the CPU does not reach it";
 
 impl Obstacles {
@@ -116,7 +117,7 @@ pub struct Pin {
     pub pieces: Vec<Iov>,
     /// For each piece of device memory: the identity that its allocation had at registration.
     pub ids: Vec<u64>,
-    /// The pieces are host memory in a mapping of the library's own whose pages stay (of `mem_alloc`, or of a file that cannot
-    /// shrink). Pages of other memory may be gone when the CPU copies.
+    /// True if the pieces are host memory in a mapping of the library's own whose pages stay: memory of `mem_alloc`, or
+    /// a file that cannot shrink. In other memory, the caller may have removed pages by the time the CPU copies.
     pub stays: bool,
 }

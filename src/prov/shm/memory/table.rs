@@ -2,8 +2,9 @@
 //! The region table of a domain: the regions that peers may reach. It is a memory file that only its owner can write (sealed against
 //! later writable mappings) and that every connected peer maps to read.
 //!
-//! An entry's gate word is its generation: unique for each registration, 0 when closed. A peer reads the gate, the fields, and the
-//! gate again when it looks a region up, and the gate once more under its busy mark before each copy.
+//! An entry's gate word is the generation of its region: unique for each registration, 0 when closed. To look a region
+//! up, a peer reads the gate, the fields, and the gate again. Before each copy, the peer sets its busy mark and reads
+//! the gate once more.
 
 use super::exports::Exports;
 use super::window::RowWindow;
@@ -28,31 +29,36 @@ const ENTRIES: usize = 1 << INDEX_BITS;
 const _: () = assert!(INDEX_BITS < gate::PLACE_BITS);
 pub const MAX_EXTENTS: usize = 1 << 15;
 pub const MAX_FILES: usize = 4096;
-/// Twice the regions, so that a key's place is seldom taken.
+/// Places of the hash table of keys: twice the regions, so that the first place of a key is seldom taken.
 const KEY_PLACES: usize = 2 * MAX_REGIONS;
-/// Most places of a key, which bounds a look-up.
+/// Most places that a look-up of one key reads.
 const MAX_REACH: u64 = 256;
 
-/// The region counts remote writes: initiators send a notice of each.
+/// The region counts remote writes: initiators send a notice (`NOTIFY`) of each write.
 pub const EVENT: u64 = 1 << 32;
-/// The region has several extents: `addr` is the index of the first, `file_offset` their count.
+/// The region has several extents: `Entry::addr` is the index of the first one, `Entry::file_offset` the count of
+/// extents.
 pub const MULTI: u64 = 1 << 33;
 
 #[repr(C, align(64))]
 pub struct Entry {
+    /// The region's generation; 0: the entry has no open region.
     pub gate: AtomicU64,
     pub key: AtomicU64,
+    /// The address by which remote operations name the first byte.
     pub base: AtomicU64,
     pub len: AtomicU64,
     /// access:16 (bits 8.. of libfabric's, shifted down) | paths:16 | EVENT | MULTI
     pub rights: AtomicU64,
+    /// The address in the owner of a region of one piece; see [`MULTI`].
     pub addr: AtomicU64,
+    /// The id of the file in which the bytes lie; 0: private memory.
     pub file: AtomicU64,
     pub file_offset: AtomicU64,
 }
 
 impl Entry {
-    /// Writes the location of the bytes: of one piece, or a run of extents.
+    /// Writes the location of the bytes: one piece, or the first index and the count of a run of extents ([`MULTI`]).
     #[inline(always)]
     pub fn place(&self, addr: u64, file: u64, file_offset: u64) {
         self.addr.store(addr, Ordering::Relaxed);
@@ -60,7 +66,7 @@ impl Entry {
         self.file_offset.store(file_offset, Ordering::Relaxed);
     }
 
-    /// Publishes a region whose location was written.
+    /// Publishes a region. `place` must have written the location before.
     #[inline(always)]
     pub fn open(&self, of: Reserved, base: u64, len: u64, rights: u64) {
         self.key.store(of.key, Ordering::Relaxed);
@@ -85,11 +91,11 @@ pub struct Extent {
 pub struct File {
     pub id: AtomicU64,
     pub size: AtomicU64,
-    /// Descriptor number in the owner, for pidfd_getfd; [`NO_FD`]: none.
+    /// The descriptor's number in the owner's process, for pidfd_getfd; [`NO_FD`]: no descriptor.
     pub fd: AtomicU64,
-    /// 0: a memory file. Else the number of the device interface and, from bit 32 on, its own kind of handle.
+    /// 0: a memory file. Else the number of the device interface and, from bit 32 on, the interface's kind of handle.
     pub how: AtomicU64,
-    /// The device's name across processes.
+    /// The device's identity, the same in all processes.
     pub device: [AtomicU64; 2],
     pad: [u64; 2],
     /// The vendor's handle.
@@ -107,7 +113,7 @@ impl File {
         words_into(&self.handle, &export.handle);
     }
 
-    /// The record of a device allocation, as the peer wrote it, which may be anything; `None`: a memory file.
+    /// The record of a device allocation as the peer wrote it, unchecked. `None`: a memory file.
     pub fn offer<'a>(&self, fd: Option<BorrowedFd<'a>>) -> Option<(u32, Offer<'a>)> {
         let how = self.how.load(Ordering::Relaxed);
         if how == 0 {
@@ -135,7 +141,7 @@ fn words_out_of(words: &[AtomicU64], bytes: &mut [u8]) {
 #[repr(C, align(64))]
 struct Head {
     magic: AtomicU64,
-    /// One more than the largest distance that a listed key ever had from its home.
+    /// One more than the largest distance, in places, that a listed key ever had from its home place.
     reach: AtomicU64,
     pad: [u64; 6],
 }
@@ -160,7 +166,7 @@ pub fn unpack_rights(raw: u64) -> (Access, Paths) {
     (Access::from_bits_truncate((raw & 0xffff) << 8), Paths::from_bits_truncate(raw >> 16 & 0xffff))
 }
 
-/// The table, mapped as a whole by its owner, or by a peer as far as it has used it.
+/// The table. The owner maps the whole file; a peer maps the rows that it uses.
 pub struct Table {
     files: RowWindow<File>,
     extents: RowWindow<Extent>,
@@ -168,7 +174,7 @@ pub struct Table {
     keys: RowWindow<AtomicU64>,
     /// The beginning of the file, or all of it.
     map: Mapping,
-    /// The owner's device allocations, if the owner is a domain of this process.
+    /// The owner's device allocations, if a domain of this process made the table. Read them by [`Table::exports_of`].
     pub exports: Option<Arc<Exports>>,
 }
 
@@ -208,9 +214,10 @@ impl Table {
         }
     }
 
-    /// The owner's device allocations, if the owner is a domain of this process: the kernel says that the process at the other end of
-    /// the socket, `pid`, is this one, and the table was made here. Each condition alone may hold for another process, which has a
-    /// table as a peer of its owner, or a socket by fork or as a passed descriptor.
+    /// The owner's device allocations, if the peer is a domain of this process. Both conditions are needed: a domain of
+    /// this process made the table, and the kernel says that the process at the other end of the socket, `pid`, is this
+    /// one. Another process can meet either condition alone: a peer of this process has the table, and a forked child
+    /// or a receiver of descriptors has the socket.
     pub fn exports_of(&self, pid: i32) -> Option<Arc<Exports>> {
         self.exports.clone().filter(|_| pid == process::pid())
     }
@@ -222,7 +229,7 @@ impl Table {
         unsafe { &*self.map.as_ptr().cast::<Head>() }
     }
 
-    /// An entry of this process's own table, or one that `find` has returned.
+    /// The entry `index`, in this process's own table, or in a peer's table after `find` has returned `index`.
     #[inline(always)]
     pub fn entry(&self, index: u32) -> &Entry {
         self.entries.get(index as usize)
@@ -232,7 +239,7 @@ impl Table {
         self.extents.reach(index as usize, &self.map)
     }
 
-    /// A file's record. A record that cannot be mapped reads as an unused one.
+    /// A file's record. If the record cannot be mapped, an unused one.
     pub fn file(&self, id: u64) -> &File {
         self.files.reach(id as usize, &self.map).unwrap_or_else(|e| {
             crate::log!(Error, "a memory file of the peer is out of reach: {e}");
@@ -240,13 +247,14 @@ impl Table {
         })
     }
 
-    /// The places at which a key of a caller's choice may be listed: from its home on, with their distance.
+    /// The first `reach` places at which a key that a caller chose may be listed, from the key's home place on, each
+    /// with its distance from there.
     fn places(&self, key: u64, reach: u64) -> impl Iterator<Item = (u64, &AtomicU64)> {
         let home = scatter(key);
         (0..reach).map(move |distance| (distance, self.keys.get(home.wrapping_add(distance) as usize)))
     }
 
-    /// Lists a key that a caller chose, so that peers find the entry by it.
+    /// Lists a key that a caller chose, so that peers find the entry by the key.
     pub fn list_key(&self, key: u64, index: u32) -> Result<()> {
         let free = self.places(key, MAX_REACH).find(|(_, place)| place.load(Ordering::Relaxed) == 0);
         let (distance, place) = free.ok_or(Error::fixed(errno::ENOSPC, "the domain's table of keys has no place for requested_key"))?;
@@ -263,7 +271,8 @@ impl Table {
         }
     }
 
-    /// The open entry that `key` names. A key of the library's choice has its index in the low bits; a caller's key is looked up.
+    /// The index of the open entry that `key` names. A key that the library chose has the index in its low bits; a key
+    /// that a caller chose is looked up in the hash table.
     pub fn find(&self, key: u64) -> Result<Option<u32>> {
         let named = |i: u32| -> Result<bool> {
             let e = self.entries.reach(i as usize, &self.map)?;
@@ -273,10 +282,10 @@ impl Table {
         if key & CHOSEN_KEY != 0 && named(index)? {
             return Ok(Some(index));
         }
-        // The owner may be hostile, so its word does not bound the work of this side.
+        // The owner may be hostile, so `MAX_REACH` bounds the look-up whatever the owner has written.
         let reach = self.head().reach.load(Ordering::Acquire).min(MAX_REACH);
         if reach > 0 {
-            // The places of a key can lie anywhere in the hash table, so all of it is mapped.
+            // The places of a key can lie anywhere in the hash table, so the whole hash table is mapped.
             self.keys.reach(KEY_PLACES - 1, &self.map)?;
         }
         let listed = self.places(key, reach).filter_map(|(_, place)| place.load(Ordering::Relaxed).checked_sub(1));
@@ -289,7 +298,7 @@ impl Table {
     }
 }
 
-/// Spreads keys, which callers choose as they like (the finalizer of MurmurHash3).
+/// The hash of a key: the finalizer of MurmurHash3. Callers choose keys as they like, so the bits must be spread.
 fn scatter(key: u64) -> u64 {
     let x = (key ^ key >> 33).wrapping_mul(0xff51_afd7_ed55_8ccd);
     let x = (x ^ x >> 33).wrapping_mul(0xc4ce_b9fe_1a85_ec53);
@@ -318,7 +327,8 @@ mod tests {
         table.entry(7).gate.store(0, Ordering::Release);
         table.unlist_key(keys[7], 7);
         assert_eq!((peer.find(keys[7]).unwrap(), peer.find(keys[8]).unwrap()), (None, Some(8)));
-        // One key again and again, as by an owner that never closes: an error, and no longer search.
+        // One key listed again and again, as by an owner that never closes: an error after `MAX_REACH` places, and no
+        // longer look-up.
         for i in 0..300 {
             let full = table.list_key(3, i).is_err();
             assert!(!full || i >= 100, "{i}");

@@ -10,21 +10,25 @@ use std::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 const FIRST: usize = 16 << 10;
 const MORE: usize = 8;
 
-/// Stands for a row that was never written. Atomics of a model checker are larger, but models have no window.
+/// A row of zeros, as a row that was never written. Under the model checker (loom) atomics are larger than 8 bytes, and
+/// no model uses a window, so there the count of words only has to satisfy the size check.
 #[repr(align(64))]
 struct Zeros([AtomicU64; WORDS]);
 const WORDS: usize = if cfg!(loom) { 1 << 12 } else { 24 };
 static ZEROS: Zeros = Zeros([const { AtomicU64::new(0) }; WORDS]);
 
-/// Rows of a file. All words of a row are atomic, and a row of zeros is an empty one.
+/// Rows of a file. All words of a row are atomic, and a row of zeros is empty. Before the first `reach`, the window has
+/// one row: `ZEROS`.
 pub struct RowWindow<T: 'static> {
     rows: AtomicPtr<T>,
     /// One less than the count of mapped rows, which is a power of two.
     mask: AtomicUsize,
-    /// Offset of the first row in the file, and the count of rows in the file, a power of two.
+    /// Offset of the first row in the file.
     at: usize,
+    /// Count of rows in the file, a power of two.
     most: usize,
-    /// All mappings ever made: another thread may be reading in an older one.
+    /// All mappings ever made. None is unmapped before the window ends, because another thread may be reading in an
+    /// older mapping.
     kept: Mutex<Vec<Mapping>>,
 }
 
@@ -48,10 +52,10 @@ impl<T> RowWindow<T> {
         unsafe { &*(&raw const ZEROS.0).cast() }
     }
 
-    /// A row that `reach` returned before. For another index: some mapped row.
+    /// The row `i`, if `reach` has returned that row before. For any other index, an arbitrary mapped row.
     #[inline(always)]
     pub fn get(&self, i: usize) -> &T {
-        // The mask is loaded first: the rows loaded afterwards are at least as many.
+        // The mask is loaded before the rows, so the loaded mapping has at least mask + 1 rows.
         let mask = self.mask.load(Ordering::Acquire);
         let rows = self.rows.load(Ordering::Acquire);
         // SAFETY: `new` and `grow` stored a mapping of at least mask + 1 rows before the mask, and mappings stay as long as self.
@@ -67,6 +71,7 @@ impl<T> RowWindow<T> {
         Ok(self.get(i))
     }
 
+    /// True if no row of the file is mapped yet.
     fn is_none(&self) -> bool {
         std::ptr::eq(self.rows.load(Ordering::Acquire).cast_const().cast(), &raw const ZEROS.0)
     }

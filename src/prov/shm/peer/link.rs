@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The state that two connected endpoints share: both segments, the peer's region table, its process, and the control socket.
+//! A link: this side's view of the state that two connected endpoints share. A link has both segments, the peer's
+//! region table, the peer's process, and the control socket.
 //!
-//! The domain keeps all links too, to find the peers that may be inside a region that is being closed. It keeps the link of an ended
-//! endpoint until the peer can reach no memory through it any more.
+//! The domain also holds every link, to find the peers that may copy in a region that is being closed. The domain keeps
+//! the link of an ended endpoint until the peer can reach no memory by the link any more.
 
 use crate::error::{Error, Result};
 use crate::prov::shm::handshake::control::Control;
@@ -23,18 +24,19 @@ pub struct Link {
     pub peer: SegmentRef,
     pub table: Table,
     pub socket: Arc<Control>,
+    /// The peer's pid in this process's pid namespace; 0: the peer has none here.
     pub pid: i32,
     pub fences: Fences,
-    /// The peer's address space, if cross-memory attach worked when connecting.
+    /// The peer's address space; `Err`: the reason why cross-memory attach did not work when the endpoints connected.
     pub space: Result<Arc<AddressSpace>>,
-    /// The endpoint is over on this side.
+    /// True once this side's endpoint has ended.
     torn: AtomicBool,
     /// The peer's device allocations, if the peer is a domain of this process.
     pub exports: Option<Arc<Exports>>,
-    /// None if the kernel gives none, and the peer has no process number here.
+    /// `None`: the kernel gives no pidfd of the peer, or the peer had ended before the link was made.
     pidfd: Option<Arc<OwnedFd>>,
-    /// A pidfd of the process that makes the peer's device copies, if there is one. The copies of an ended peer are over when that
-    /// process has ended too.
+    /// A pidfd of the peer's copier process, which makes the peer's device copies, if there is one. After the peer's
+    /// end, its device copies are over once the copier process has ended too.
     copier: Option<OwnedFd>,
 }
 
@@ -53,12 +55,12 @@ impl Link {
         Link { mine, peer, table, socket, pid, fences, space, torn: AtomicBool::new(false), exports, pidfd, copier: None }
     }
 
-    /// Adds the pidfd that the peer sent of the process that copies for it.
+    /// Adds the pidfd of the peer's copier process, which the peer has sent.
     pub fn with_copier(self, copier: Option<OwnedFd>) -> Link {
         Link { copier, ..self }
     }
 
-    /// Why the peer's memory is not reached by cross-memory attach.
+    /// The reason why cross-memory attach does not reach the peer's memory; `None`: it does.
     pub fn why_no_cma(&self) -> Option<&Error> {
         match &self.space {
             Ok(space) => space.why_over(),
@@ -74,12 +76,13 @@ impl Link {
     pub fn peer_ended(&self) -> bool {
         match self.pidfd() {
             Some(fd) => process::ended(fd),
-            // A peer of another pid namespace has no number here; before Linux 6.5 only its socket tells that it ended.
+            // A peer of another pid namespace has no pid here. Before Linux 6.5 there is no pidfd either, and only the
+            // hang-up of the socket shows the peer's end.
             None => self.pid > 0 && !process::exists(self.pid),
         }
     }
 
-    /// Notes that this side's endpoint is over.
+    /// Notes that this side's endpoint has ended.
     pub fn tear(&self) {
         self.torn.store(true, Ordering::Release);
     }
@@ -88,25 +91,26 @@ impl Link {
         self.torn.load(Ordering::Acquire)
     }
 
-    /// Tells the peer that this process does not touch its memory any more, and never will by this link.
+    /// Tells the peer, by a half-close of the socket, that this process touches the peer's memory by this link no more.
     pub fn leave(&self) {
         socket::end_sending(&self.socket);
     }
 
-    /// True if no CPU of the peer touches this side's memory any more, nor ever will by this link: the peer said so, or its process
-    /// has ended.
+    /// True if no CPU of the peer touches this side's memory by this link any more: the peer has half-closed the
+    /// socket, or the peer's process has ended.
     pub fn peer_left(&self) -> bool {
         socket::hung_up(&self.socket) || self.peer_ended()
     }
 
-    /// True if no device copies for the peer any more: its process and the process that copies for it have ended.
+    /// True if no device copies for the peer any more: the peer's process and its copier process have ended. For a peer
+    /// without pidfd and pid, the hang-up of the socket stands for the end of its process.
     pub fn is_quiet(&self) -> bool {
         let ended = if self.pidfd.is_some() || self.pid > 0 { self.peer_ended() } else { socket::hung_up(&self.socket) };
         ended && self.copier.as_ref().is_none_or(process::ended)
     }
 
-    /// Where the peer runs, in words for reports: its process number here, and its namespaces that differ from this process's as far
-    /// as the kernel tells.
+    /// The peer's process in words, for reports: its pid here, and the namespaces that differ from this process's, as
+    /// far as the kernel shows them.
     pub fn place(&self) -> String {
         if self.pid <= 0 {
             return "a process of another pid namespace".into();
@@ -118,7 +122,7 @@ impl Link {
         }
     }
 
-    /// The process that may still copy, in words.
+    /// The process that may still copy, in words: the peer's or, after the peer's end, its copier process.
     pub fn who(&self) -> String {
         match self.copier.as_ref().filter(|_| self.peer_ended()).map(process::pid_of) {
             None if self.pid <= 0 => "a process of another pid namespace".into(),
@@ -144,18 +148,20 @@ impl Link {
 
     #[cold]
     pub fn wake(&self) {
-        // A peer whose socket is full wakes as well.
+        // A failure to send means that the peer is gone, or that its socket is full; the packets in a full socket wake
+        // the peer.
         let _ = socket::send(self.socket.as_fd(), &crate::prov::shm::wire::frame::wake(), &[]);
     }
 
-    /// Marks this side asleep. After the barrier, either this side's next look finds what the peer stored, or the peer finds the
-    /// mark. The caller calls [`Link::may_sleep`] last.
+    /// Marks this side as asleep (the protocol is in `sync::sleep`). The caller then runs the barrier, looks once more
+    /// for news of the peer, and calls [`Link::may_sleep`] last. After the barrier, either that look finds the peer's
+    /// news, or the peer finds the mark.
     pub fn sleep(&self) {
         sleep::mark(self.mine.sleeping());
     }
 
-    /// Marks this side asleep again for a thread that sleeps already, after another thread took its wake packet. The caller looks
-    /// once more afterwards.
+    /// Marks this side as asleep again and runs the barrier, for a thread that still sleeps although another thread has
+    /// taken the wake packet. The caller looks once more for news afterwards.
     pub fn renew_sleep(&self) {
         self.sleep();
         if let Err(e) = gate::barrier(self.fences) {
@@ -163,11 +169,13 @@ impl Link {
         }
     }
 
+    /// Clears the mark of [`Link::sleep`].
     pub fn awake(&self) {
         sleep::clear(self.mine.sleeping());
     }
 
-    /// After the last look: whether the mark still stands. False: a waker came before or during the look, and its packet may be gone.
+    /// True if this side may sleep: the mark still stands after the last look. False: the peer has sent a wake packet
+    /// before or during the look, and the look may have taken that packet.
     pub fn may_sleep(&self) -> bool {
         sleep::is_marked(self.mine.sleeping())
     }

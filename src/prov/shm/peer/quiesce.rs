@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Waits until no peer copies in a region: the second half of closing the region, after its gate was closed and the barrier ran. The
-//! peers that were inside then are remembered between attempts to close, because later copies of these peers are in other regions.
+//! Waits until no peer copies in a region: the second half of closing the region, after `mr_close` has closed the gate
+//! and run the barrier (`sync::gate`). `initiators` finds the peers that copied at that time. The domain keeps that
+//! list between attempts to close the region, because any later copy of these peers is in another region.
 
 use super::link::Link;
 use crate::error::{Error, Result, errno};
@@ -10,12 +11,13 @@ use crate::sync::primitive::Ordering;
 use crate::sys::time::now_ns;
 use std::sync::Arc;
 
-/// Peers that may be inside a copy that began before the region's gate was closed.
+/// Peers that may be inside a copy of the region that began before the region's gate was closed, each with that copy.
 pub type Initiators = Vec<(Arc<Link>, OngoingCopy)>;
 
-/// The peers that may be inside region `index`. Call after the barrier.
+/// The peers that may be inside region `index`. The caller has closed the region's gate and run the barrier.
 pub fn initiators(links: &[Arc<Link>], index: u32) -> Initiators {
-    // The mark of a short copy names no region; the marks of long copies and the words of device copies name theirs.
+    // The mark of a short copy names no region, so the copy may be in any. The marks of long copies and the words of
+    // device copies name their region.
     let mut inside = Initiators::new();
     for l in links.iter().filter(|l| used(l, index)) {
         inside.extend(gate::inside(l.peer.busy(), index).map(|mark| (l.clone(), OngoingCopy::Copy(mark))));
@@ -29,7 +31,8 @@ pub fn initiators(links: &[Arc<Link>], index: u32) -> Initiators {
     inside
 }
 
-/// Waits until none of the peers is inside any more; with limit 0, looks once. `Err` names a peer that is stuck.
+/// Waits up to `limit_ms` until no peer of the list is inside its copy; with limit 0, looks once. `Err` names a peer
+/// that still is.
 pub fn wait_for(inside: &mut Initiators, limit_ms: u64) -> Result<()> {
     let deadline = now_ns() + limit_ms * 1_000_000;
     let mut rounds = 0u32;
@@ -58,11 +61,14 @@ pub fn wait_for(inside: &mut Initiators, limit_ms: u64) -> Result<()> {
 
 /// A copy that a peer had begun.
 pub enum OngoingCopy {
+    /// A copy by the peer's CPU, with the value of the peer's busy mark.
     Copy(u64),
+    /// A device copy, with the index and the value of its flight word.
     Flight(usize, u64),
 }
 
 impl OngoingCopy {
+    /// True if the peer's word has changed since, which the peer does only after the copy.
     fn is_over(&self, link: &Link) -> bool {
         match *self {
             OngoingCopy::Copy(mark) => gate::left(link.peer.busy(), mark),

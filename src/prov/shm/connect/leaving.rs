@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The end of a connection, and of single operations before it.
 //!
-//! An entry promises that no process touches the operation's buffer any more. So while the peer or a device may still use a buffer of
-//! an operation, the operation gets no entry and the rest of the connection stays, however the connection ended and however long a
-//! stopped peer takes.
+//! A completion entry promises that no process touches the operation's buffer any more. So while the peer or a device
+//! may still use the buffer of an operation, the operation gets no entry, and what is left of the connection stays
+//! (`State::leaving`). That holds for any end of the connection, and however long a stopped peer takes.
 
 use crate::config;
 use crate::error::{Code, Error, Result, errno};
@@ -22,7 +22,7 @@ use crate::sys::{cancel, socket, time};
 use std::os::fd::AsFd;
 
 impl EndedConnection {
-    /// Why the endpoint cannot be closed yet.
+    /// The error of an `ep_close` that comes while buffers are in use.
     pub fn busy(&self) -> Error {
         let words = match self.conn.devices.len() {
             0 => format!(
@@ -37,20 +37,22 @@ impl EndedConnection {
 }
 
 impl State {
-    /// Ends the connection and its operations: at once where the buffer is quiet, the others by [`State::end_quiet_operations`].
+    /// Ends the connection and its operations. An operation whose buffer is still in use ends later, by
+    /// [`State::end_quiet_operations`]. A buffer that nobody uses any more is *quiet*.
     pub fn tear(&mut self, domain: &Domain, why: &Error) {
         self.rx = None;
         let Some(mut conn) = self.conn.take() else {
             return self.flush_receives(why);
         };
         conn.link.tear();
-        // The peer ends its part and says so. A peer whose socket is full notices the socket's end.
+        // Told by Bye, the peer ends its part. If the socket is full, the peer notices the end of the socket instead.
         let _ = socket::send(conn.link.socket.as_fd(), &Frame::Bye.encode(), &[]);
         domain.sweep_links();
         let backlog = std::mem::take(&mut conn.backlog);
         let incoming = std::mem::take(&mut conn.rendezvous_in);
         self.leaving = Some(Box::new(EndedConnection { conn, why: why.clone() }));
-        // Device copies end by themselves. A peer that may wait for them learns of their end here instead of at a later turn.
+        // Device copies end by themselves. Waiting here lets a peer that waits for them learn of their end without
+        // another turn.
         let until = time::now_ns() + config::get().close_ms * 1_000_000;
         loop {
             self.end_quiet_operations();
@@ -96,7 +98,7 @@ impl State {
         }
     }
 
-    /// Fails queued jobs that `which` picks.
+    /// Fails the queued jobs that `which` picks; returns their count.
     pub fn drop_jobs(&mut self, which: impl Fn(&Job) -> bool, error: &Error) -> usize {
         let Some(conn) = self.conn.as_deref_mut() else { return 0 };
         let (gone, kept): (Vec<Job>, Vec<Job>) = conn.backlog.drain(..).partition(|j| which(j));
@@ -116,7 +118,8 @@ impl State {
         gone.len()
     }
 
-    /// Ends the connection: all outstanding operations end with `why`, and the event queue is told.
+    /// Ends the connection because of `why`: ends all outstanding operations, and puts the event Shutdown into the
+    /// event queue.
     #[cold]
     pub fn down(&mut self, domain: &Domain, why: Error) {
         let _held = cancel::CancelDisabled::off();
@@ -148,13 +151,13 @@ impl State {
     }
 }
 
-/// True if the peer does not touch the buffers of an operation any more and never will. An operation that the peer has not begun is
-/// withdrawn from it.
+/// True if the peer does not touch the buffers of an operation any more and never will. Withdraws an operation that the
+/// peer has not begun.
 fn is_quiet(conn: &mut Conn, index: u16) -> bool {
     let (slot, generation) = (conn.link.mine.slot(index as usize), conn.slots.generation[index as usize]);
     let report = slot.reported(generation);
     match conn.slots.flight(index) {
-        // If the only chunk can still be claimed here, the receiver has not begun.
+        // A rendezvous has one chunk. If this side can still claim the chunk, the receiver has not begun.
         Some(Flight::Rendezvous { sent: None, .. }) => {
             report.chunks > 0 || report.status == STATUS_SEND_FRAGMENTS || matches!(slot.stop(generation, 0, 1), Ok(1))
         }
@@ -164,7 +167,8 @@ fn is_quiet(conn: &mut Conn, index: u16) -> bool {
     }
 }
 
-/// As `is_quiet`, while the connection goes on: a receiver that waits for fragments must learn that none come. False: try again.
+/// As `is_quiet`, while the connection goes on. A receiver that waits for fragments is told that no more come. False:
+/// the caller tries again later.
 pub fn withdraw(conn: &mut Conn, index: u16) -> bool {
     let generation = conn.slots.generation[index as usize];
     let by_fragments = match conn.slots.flight(index) {

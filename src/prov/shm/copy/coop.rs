@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Large operations that two cores carry: the initiator copies from the front, and a target that happens to poll copies from the
-//! back. A target that does not poll costs one line in the ring. A sleeping target is woken if the initiator's option says so and
-//! there is enough to copy.
+//! Large operations that two cores copy together: the initiator copies from the front, and a target that happens to
+//! poll copies from the back. The offer to a target that does not poll costs one line in the ring. The initiator wakes
+//! a sleeping target if the initiator's option says so and there is enough to copy.
 //!
-//! The last bytes are not shared. The initiator copies them when everything else is in place, so that a target that polls the end of
-//! its buffer sees all bytes of the operation.
+//! The last bytes are not shared. The initiator copies them when all other bytes are in place, so that a target that
+//! polls the end of its buffer then finds all bytes of the operation.
 
 use super::direct::{copy_now, notify};
 use super::mixed_paths::attach_of;
@@ -34,14 +34,16 @@ const TAIL: usize = 64;
 const CHUNK_MIN: usize = 64 << 10;
 const CHUNK_MAX: usize = 512 << 10;
 
-/// Small chunks let both sides end together. Each chunk costs a hand-over of the cache line of the claim and, by cross-memory attach,
-/// a system call in which both sides take the same locks of the kernel; so there a chunk is half of the operation, up to `CHUNK_MAX`.
+/// The size of a chunk. Small chunks let both sides end at the same time, but each chunk costs a transfer of the
+/// claim's cache line between the cores. By cross-memory attach each chunk also costs a system call, in which both
+/// sides take the same kernel locks. So there a chunk is half of the operation, up to `CHUNK_MAX`.
 fn chunk_size(len: usize, path: Paths) -> usize {
     let parts = if path == Paths::DIRECT { 16 } else { 2 };
     (len / parts).clamp(CHUNK_MIN, CHUNK_MAX).next_multiple_of(4096)
 }
 
-/// Offers a large operation to the target and copies this side's part. `None`: the operation is not one to share.
+/// Offers a large operation to the target and copies this side's part. `None`: the operation is not shared, and nothing
+/// was done.
 pub fn start(state: &mut State, domain: &Domain, job: &RmaJob, region: &RemoteRegion, offset: u64) -> Result<Option<Step>> {
     let ([local], config) = (job.local.as_slice(), config::get()) else { return Ok(None) };
     if local.len() < config.coop_min.max(2 * TAIL) || !state.options.coop.is_on() || region.more.is_some() {
@@ -78,7 +80,7 @@ pub fn start(state: &mut State, domain: &Domain, job: &RmaJob, region: &RemoteRe
     }
 }
 
-/// Copies chunk `i`, around the cache if the whole operation is large.
+/// Copies chunk `i`; with streaming stores, which bypass the cache, if the whole operation is large.
 fn copy_chunk(conn: &mut Conn, region: &RemoteRegion, dir: Dir, local: &Iov, offset: u64, chunk: usize, i: u32) -> Result<()> {
     let at = i as usize * chunk;
     let n = chunk.min(local.len() - at);
@@ -99,8 +101,8 @@ fn copy_chunk(conn: &mut Conn, region: &RemoteRegion, dir: Dir, local: &Iov, off
     copy_now(conn, region, dir, std::slice::from_ref(local), at, offset + at as u64, n, false)
 }
 
-/// Ends a shared operation after the helper's report. If the helper failed, its part is copied again here; if this side's part failed
-/// before, that error is the result.
+/// Ends a shared operation after the helper's report. If the helper failed, copies the helper's part again here. If
+/// this side's part failed before, returns that error.
 pub fn finish(state: &mut State, shared: &SharedCopy, status: u16) -> Result<()> {
     let CopyWork::One { region, local, tail, offset, chunk } = &shared.what else { return Ok(()) };
     if let Some(e) = &shared.failed {
@@ -131,7 +133,7 @@ pub fn pages_are_present(reach: &mut Reach, shared: &SharedCopy) -> bool {
     reach.has(attach_of(shared.dir), whole)
 }
 
-/// The whole operation as a new job, which takes the path that the region has now.
+/// Makes a new job of the whole operation, which will take the region's present path.
 pub fn again(shared: &SharedCopy) -> Option<RmaJob> {
     let CopyWork::One { region, local, tail, offset, .. } = &shared.what else { return None };
     let total = local.len() + tail.len();
@@ -155,8 +157,8 @@ pub fn again(shared: &SharedCopy) -> Option<RmaJob> {
     })
 }
 
-/// Target's side: accepts an operation that the peer offers. An operation that does not fit is left to the initiator, without an
-/// error.
+/// Target's side: accepts an operation that the peer offers. If no path to the peer's buffer works, leaves the
+/// operation to the initiator, without an error.
 pub fn join(conn: &mut Conn, marks: u8, words: [u64; 8]) -> Result<()> {
     let (slot, generation) = unpack_slot(words[0])?;
     let [_, key, addr, len, chunk, source, file, file_offset] = words;
@@ -190,7 +192,8 @@ pub fn help(conn: &mut Conn, domain: &Domain, h: &mut HelpedCopy) -> bool {
     let OfferedWork::One { key, addr, len, chunk, source, mapped } = &h.what else { return false };
     let need = if h.read { Access::REMOTE_READ } else { Access::REMOTE_WRITE };
     let Ok(pin) = domain.pin(*key, *addr, *len, need, conn.may_call_drivers()) else { return false };
-    // Where pages of this side may be gone, only the kernel may copy; if it cannot, the initiator copies everything.
+    // If pages of this side's memory may be gone, only the kernel may copy; without cross-memory attach the initiator
+    // copies all.
     // SAFETY: the mapping covers the source, and is held as long as `h` is.
     let map = mapped.as_ref().filter(|_| pin.stays).map(|(_held, address)| unsafe { Iov::new(*address, *len) });
     if !pin.site.is_host() || (map.is_none() && conn.link.why_no_cma().is_some()) {

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Lists that two cores carry: a target that polls or wakes copies rows from the back. It reads the rows, which describe the blocks,
-//! in the initiator's memory.
+//! Lists that two cores copy together: a target that polls or wakes copies rows from the back. Rows describe the
+//! blocks; the target reads them out of the initiator's memory.
 //!
-//! Only lists that go by cross-memory attach are shared. Through mappings, blocks of a few KiB are copied before a helper has looked.
+//! Only lists that go by cross-memory attach are shared. Through mappings, the initiator has copied blocks of a few KiB
+//! before a helper has seen the offer.
 
 use super::direct::notify;
 use super::list::{attach, pages_are_present};
@@ -24,22 +25,26 @@ use crate::prov::shm::wire::message::{gone, kind, mark, protocol, unpack_slot};
 use crate::sys::space::{Attach, Batch, Reach, piece};
 use std::ops::Range;
 
-/// A list is shared from this many times the bytes from which a single operation is shared.
+/// A list is shared from `COOP_MINS` times the bytes from which a single operation is shared.
 const COOP_MINS: usize = 4;
-/// Average bytes of a run from which a list is shared. Lists of shorter runs are one call of the kernel.
+/// Least average bytes of a run of a shared list. Lists of shorter runs take few system calls, and a helper saves
+/// nothing.
 const RUN_MIN: usize = 4 << 10;
 /// Most bytes of a row. Lists with longer blocks are not shared as lists; their blocks are shared one by one.
 const ROW_MAX: usize = 2 << 20;
-/// Bounds of the bytes of a chunk that an initiator aims at, and the most that a helper accepts (`CHUNK_MOST`).
+/// Least bytes of a chunk that an initiator aims at.
 const CHUNK_MIN: usize = 128 << 10;
+/// Most bytes of a chunk that an initiator aims at.
 const CHUNK_MAX: usize = 1 << 20;
+/// Most bytes of a chunk that a helper accepts.
 const CHUNK_MOST: usize = 16 << 20;
-/// Most rows of a chunk. The initiator takes no more than one call of the kernel copies.
+/// Most rows of a chunk that a helper accepts. The initiator puts no more rows into a chunk than one system call
+/// copies.
 const ROWS: u64 = 1024;
 /// Most regions that a helper pins for one chunk.
 const SPANS: usize = 64;
 
-/// True if a list is large enough to be shared, of runs that are neither too short nor too long.
+/// True if a list is large enough to be shared, and its runs are neither too short nor too long.
 pub fn fits(list: &List) -> bool {
     list.total >= COOP_MINS * config::get().coop_min && list.total / list.runs.len() >= RUN_MIN && longest(list) <= ROW_MAX
 }
@@ -55,6 +60,7 @@ fn rows_of_chunk(list: &List) -> usize {
     (bytes / average).clamp(1, Batch::MOST).min(CHUNK_MOST / longest(list))
 }
 
+/// The runs of chunk `i`.
 fn runs(i: u32, per: usize, all: usize) -> Range<usize> {
     let first = i as usize * per;
     first..all.min(first + per)
@@ -121,7 +127,7 @@ pub fn start(
     }
 }
 
-/// Ends the helper's part, `rest`: counts it, or copies it again here if the helper failed.
+/// Ends the helper's part, the runs `rest`: counts its bytes or, if the helper failed, copies the runs again here.
 fn end_of(
     state: &mut State,
     list: &List,
@@ -208,7 +214,8 @@ struct Span {
     pin: Option<Pin>,
 }
 
-/// Collects the ranges that some rows touch, and their bytes. The rows are the peer's and may be hostile, so each is checked.
+/// Collects the ranges that the rows touch, one for each region, and the sum of bytes. The peer wrote the rows and may
+/// be hostile, so each row is checked.
 fn spans_of(rows: &[Row]) -> std::result::Result<(Vec<Span>, usize), Code> {
     let (mut spans, mut bytes): (Vec<Span>, usize) = (Vec::new(), 0);
     for row in rows {
@@ -221,7 +228,7 @@ fn spans_of(rows: &[Row]) -> std::result::Result<(Vec<Span>, usize), Code> {
     }
     match bytes > CHUNK_MOST {
         true => Err(Code::PeerBroke),
-        // Too many regions for one chunk: the initiator copies it.
+        // With too many regions in one chunk, the initiator copies the chunk.
         false if spans.len() > SPANS => Err(Code::Fault),
         false => Ok((spans, bytes)),
     }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Operations that a device's driver carries out: the driver copies between local memory and a mapping of the peer's memory, device
-//! or host on either side, while the caller goes on. `start` and `start_list` put copies on a stream; `poll` ends the operations
-//! whose copies are done.
+//! Operations that a device's driver carries out. While the caller goes on, the driver copies between local memory and
+//! a mapping of the peer's memory; on either side the memory may be host or device memory. `start` and `start_list` put
+//! copies on a stream; `poll` ends the operations whose copies are done.
 
 use super::direct::{notices, notify};
 use crate::config;
@@ -46,7 +46,7 @@ pub fn start(conn: &mut Conn, domain: &Domain, job: &mut RmaJob, regions: &mut V
         conn.devices.streams[at].stream.after(stream)?;
     }
     let mut words = 0;
-    // A run of no bytes posts no copy: the operation is over when the copies before it are.
+    // An operation without bytes posts no copy, and is over when the copies before it are.
     let mut outcome = Ok(conn.devices.flights.back().map_or(0, |f| f.ticket));
     let mut done = 0;
     for ((region, offset), r) in regions.iter().zip(job.remote()) {
@@ -73,7 +73,8 @@ pub fn start(conn: &mut Conn, domain: &Domain, job: &mut RmaJob, regions: &mut V
             Ok(Some(Step::InFlight))
         }
         Err(e) => {
-            // Copies that were posted before must not run on when the failure is reported: giving up the stream waits for them.
+            // No copy of this operation may run on after the failure was reported, and giving up the stream waits for
+            // all copies.
             conn.devices.give_up(at);
             let link = conn.link.clone();
             conn.devices.release(&link, words);
@@ -82,8 +83,8 @@ pub fn start(conn: &mut Conn, domain: &Domain, job: &mut RmaJob, regions: &mut V
     }
 }
 
-/// Starts a list by a device's driver, behind the copies that the stream holds. Every block was checked. `name`: the name under which
-/// the stream has the same list from an earlier call.
+/// Starts a list by a device's driver, after the copies that the stream holds. The caller has checked every block.
+/// `name` is the name that an earlier call has given the same list on the stream.
 #[allow(clippy::too_many_arguments)]
 pub fn start_list(
     conn: &mut Conn,
@@ -139,7 +140,8 @@ pub fn start_list(
             Ok(Native::Flying)
         }
         Err((block, e)) => {
-            // Copies that were posted before must not run on when the failure is reported: giving up the stream waits for them.
+            // No copy of this list may run on after the failure was reported, and giving up the stream waits for all
+            // copies.
             conn.devices.give_up(at);
             conn.devices.release(&link, words);
             Ok(Native::Failed(block, Error::coded(e.errno, Code::Fault, e.words)))
@@ -149,7 +151,7 @@ pub fn start_list(
 
 /// Most copies of a list that are given to the stream in one call.
 const COPIES: usize = 64 << 10;
-/// Most entries of the cache of ranges that device kernels reach.
+/// Most entries of the cache `DeviceStreams::reached`.
 const REACHED_MOST: usize = 1024;
 
 /// Posts the blocks of a list; returns the ticket of the last copy.
@@ -213,7 +215,8 @@ unsafe fn post_blocks(
     Ok(ticket)
 }
 
-/// The first of the blocks that a driver refused; the driver does not tell which of the blocks of one call it refused.
+/// The error of blocks that a driver refused in one call, with the first of them: the driver does not tell which block
+/// it refused.
 fn failed_block(runs: &[Run], e: Error) -> (usize, Error) {
     match runs {
         [first, .., last] => (first.first as usize, e.context(format_args!("one of the blocks from there to {}", last.first))),
@@ -246,8 +249,8 @@ fn are_reached(conn: &mut Conn, domain: &Domain, at: usize, local: Site, list: &
         })
 }
 
-/// Checks that this process need not call a driver: only copies between device memory and device memory can be made by the copier
-/// process.
+/// Checks that the operation needs no driver in this process: either no device memory takes part, or all memory is
+/// device memory, which the copier process can copy.
 pub fn check_no_driver(job: &RmaJob, regions: &[(RemoteRegion, u64)]) -> Result<()> {
     let on_devices = regions.iter().filter(|(p, _)| p.path == Paths::IPC).count();
     match (job.site.is_host(), on_devices) {
@@ -258,7 +261,7 @@ pub fn check_no_driver(job: &RmaJob, regions: &[(RemoteRegion, u64)]) -> Result<
     }
 }
 
-/// Takes a word of the segment for a copy in the peer's region, and checks that the region is still open.
+/// Takes a flight word of the segment for a copy in the peer's region, and checks that the region is still open.
 fn enter(conn: &mut Conn, region: &RemoteRegion) -> Result<FlightBits> {
     let devices = &mut conn.devices;
     let k = (!devices.held).trailing_zeros() as usize;
@@ -326,7 +329,7 @@ pub fn poll(state: &mut State) -> Result<()> {
     let done = match conn.devices.streams.get_mut(current).map(|of| of.stream.done()) {
         Some(Ok(done)) => done,
         Some(Err(e)) => return failed(state, e),
-        // The stream was dropped, which waited for its copies.
+        // The stream was dropped, and the drop has waited for its copies.
         None => match conn.devices.stream_error.take() {
             None => u64::MAX,
             Some(e) => return failed(state, e),
@@ -347,7 +350,7 @@ pub fn poll(state: &mut State) -> Result<()> {
     Ok(())
 }
 
-/// The stream failed: all operations on it fail.
+/// Fails all operations in flight, after their stream has failed.
 #[cold]
 fn failed(state: &mut State, e: Error) -> Result<()> {
     let Some(conn) = state.conn.as_deref_mut() else { return Ok(()) };

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Copies between local memory and a peer's region within the call, and the notices that tell the peer of a write. Each copy runs
-//! inside the region's gate, so that the peer does not close the region under it. `deliver` takes bytes out of a message in the ring.
+//! Copies between local memory and a peer's region within the call, and the notices that tell the peer of a write. Each
+//! copy runs inside the region's gate, so that the peer does not close the region during the copy. `deliver` takes
+//! bytes out of a ring message.
 
 use crate::config;
 use crate::error::Result;
@@ -18,8 +19,8 @@ use crate::sync::ring::Header;
 use crate::sys::copy;
 use crate::sys::space::{Attach, Piece, Reach, piece};
 
-/// Copies `len` bytes between local pieces (from byte `skip` on) and a peer's region (from `offset` on), by the region's path, inside
-/// its gate.
+/// Copies `len` bytes between local pieces (from byte `skip` on) and a peer's region (from `offset` on), by the
+/// region's path and inside the region's gate. With `deliver`, the bytes are in place before the busy mark is cleared.
 #[allow(clippy::too_many_arguments)]
 pub fn copy_now(
     conn: &mut Conn,
@@ -63,6 +64,7 @@ pub fn copy_now(
     result.map_err(|e| conn.attach_failed(region, e))
 }
 
+/// Has the kernel copy by cross-memory attach.
 fn attach_run(reach: &Reach, region: &RemoteRegion, dir: Dir, local: &[Iov], skip: usize, offset: u64, len: usize) -> Result<()> {
     if len == 0 {
         return Ok(());
@@ -73,13 +75,14 @@ fn attach_run(reach: &Reach, region: &RemoteRegion, dir: Dir, local: &[Iov], ski
     reach.copy(how, &ours, &theirs)
 }
 
-/// The most that `notify` takes of the ring for `events` regions.
+/// The header of a message as large as all notices of a write to `events` regions, to check the ring's room for
+/// `notify`.
 pub fn notices(events: usize) -> Header {
     Header { words: 3, bytes: ((events + 1) * 64) as u16, ..Header::default() }
 }
 
-/// Tells the target of a write: by a message with the caller's data, and by one for each region that counts writes. The caller has
-/// checked the room of the ring before the copy.
+/// Sends the target the notices of a write: one message for each region that counts writes, and one with the caller's
+/// remote CQ data. A read needs none. The caller has checked the room of the ring before the copy.
 pub fn notify(conn: &mut Conn, dir: Dir, data: Option<u64>, total: usize, events: &[(u64, bool, usize)]) {
     if dir == Dir::Read {
         return;

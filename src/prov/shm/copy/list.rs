@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Copies the blocks of a list: by the CPU through mappings (`copy_mapped`), or by the kernel (`attach`), with as many blocks in one
-//! system call as it takes. The caller (`ops/list.rs`) has checked every block.
+//! Copies the blocks of a list: by the CPU through mappings (`copy_mapped`), or by cross-memory attach (`attach`), with
+//! as many blocks in one system call as the call can take. The caller (`ops/list.rs`) has checked every block.
 
 use super::mixed_paths::attach_of;
 use crate::error::{Error, errno};
@@ -13,9 +13,10 @@ use crate::sys::copy;
 use crate::sys::space::{Attach, Batch, Piece, Reach, STEP, piece};
 use std::ops::Range;
 
-/// Bounds of the bytes and of the blocks that are copied under one busy mark. The owner of a region waits for the mark when it closes
-/// the region, so these bound the wait.
+/// Most bytes that are copied under one busy mark. An owner that closes a region waits for the mark, so `MARK_BYTES`
+/// and `MARK_RUNS` bound that wait.
 const MARK_BYTES: usize = 64 << 20;
+/// Most runs that are copied under one busy mark.
 const MARK_RUNS: usize = 16 << 10;
 
 /// Sets the busy mark for all regions at once. `Err`: the index in `regions` of a region that is closed.
@@ -28,14 +29,16 @@ fn enter(conn: &mut Conn, regions: &[RemoteRegion]) -> std::result::Result<(), u
     Err(i)
 }
 
-/// The first block of `pair` from run `from` on; the first block of `from` if there is none.
+/// The first block of `pair` in the runs from `from` on; if there is none, the first block of run `from`.
 fn first_of(list: &List, from: usize, pair: usize) -> usize {
     list.runs[from..].iter().find(|r| r.pair as usize == pair).map_or(list.runs[from].first, |r| r.first) as usize
 }
 
+/// `Err`: the block whose copy failed, and the error.
 pub type CopyResult = std::result::Result<(), (usize, Error)>;
 
-/// Copies all blocks through the mappings of the regions. `deliver`: the last copy is complete before the mark is taken away.
+/// Copies all blocks through the mappings of the regions. With `deliver`, all bytes are in place before the last mark
+/// is cleared.
 pub fn copy_mapped(conn: &mut Conn, list: &List, regions: &[RemoteRegion], dir: Dir, deliver: bool, streaming_from: usize) -> CopyResult {
     let streaming = if list.total >= streaming_from { streaming_from.min(64 << 10) } else { usize::MAX };
     let simple = regions.iter().all(|p| p.more.is_none());
@@ -48,8 +51,8 @@ pub fn copy_mapped(conn: &mut Conn, list: &List, regions: &[RemoteRegion], dir: 
         let runs = &list.runs[at..until];
         at += match (simple, &shifts[..], dir) {
             (false, ..) => copy_marked(runs, |run| pieces(run, &regions[run.pair as usize], dir, streaming)),
-            // SAFETY: the C caller promised that the local blocks stay. The remote ones were checked against their region, whose
-            // entry holds the mapping. So for the three arms below.
+            // SAFETY: the C caller promised that the local blocks stay. The remote blocks were checked against their
+            // region, whose entry holds the mapping. The same is true for the three arms below.
             (_, &[shift], Dir::Write) => copy_marked(runs, |run| unsafe { copy_to_region(run, shift, streaming) }),
             // SAFETY: local and remote blocks stay, as for the arm above.
             (_, &[shift], Dir::Read) => copy_marked(runs, |run| unsafe { copy_from_region(run, shift, streaming) }),
@@ -64,7 +67,7 @@ pub fn copy_mapped(conn: &mut Conn, list: &List, regions: &[RemoteRegion], dir: 
     Ok(())
 }
 
-/// Copies runs by `each` until one mark's bytes are reached; returns how many runs were copied.
+/// Copies runs by `each`, up to the run that reaches `MARK_BYTES`; returns the count of copied runs.
 #[inline(always)]
 fn copy_marked(runs: &[Run], each: impl Fn(&Run)) -> usize {
     let mut bytes = 0;
@@ -110,7 +113,7 @@ fn pieces(run: &Run, region: &RemoteRegion, dir: Dir, streaming: usize) {
     }
 }
 
-/// True if the peer's pages are present, so that a copy by the kernel waits for none of them.
+/// True if all pages of the peer are present, so that cross-memory attach waits for no page.
 pub fn pages_are_present(reach: &mut Reach, list: &List, regions: &[RemoteRegion], dir: Dir) -> bool {
     if regions.iter().all(|region| region.more.is_none()) {
         let shifts: Vec<u64> = regions.iter().map(|region| region.one.addr().wrapping_sub(region.base)).collect();
@@ -123,7 +126,7 @@ pub fn pages_are_present(reach: &mut Reach, list: &List, regions: &[RemoteRegion
     reach.has(attach_of(dir), ranges)
 }
 
-/// Has the kernel copy the runs in `which`, as many in one call as it takes.
+/// Copies the runs in `which` by cross-memory attach, as many in one system call as the call can take.
 pub fn attach(conn: &mut Conn, list: &List, regions: &[RemoteRegion], dir: Dir, which: Range<usize>) -> CopyResult {
     let how = attach_of(dir);
     let mut batch = Batch::default();

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Operations that no single copier can carry out, because their regions are reached by different paths or one needs a bounce buffer.
-//! Each region is copied by its own path, within the call, and only when no earlier operation is in flight that a copy could
-//! overtake.
+//! Operations that neither one driver nor the CPU can copy alone, because their regions are reached by different paths,
+//! or because a region needs a bounce buffer. Each region is copied by its own path, within the call. The copies run
+//! only while no earlier operation is in flight, because they could overtake it.
 
 use super::direct::copy_now;
 use crate::error::{Code, Error, Result, errno};
@@ -24,7 +24,8 @@ fn by_driver(local: Site, region: &RemoteRegion) -> bool {
     region.path == Paths::IPC || (!local.is_host() && region.path == Paths::DIRECT)
 }
 
-/// True if neither one stream of a driver nor the CPU can copy all regions. `Err`: no driver copies between two of the memories.
+/// True if neither one stream of a driver nor the CPU can copy all regions. `Err`: no driver copies between the local
+/// memory and one of the regions.
 pub fn need_several_paths(local: Site, regions: &[(RemoteRegion, u64)]) -> Result<bool> {
     let mut ifaces = regions.iter().filter(|(p, _)| p.path == Paths::IPC).map(|(p, _)| p.site);
     if let Some(other) = ifaces.clone().find(|s| !local.is_host() && s.iface != local.iface) {
@@ -38,7 +39,7 @@ pub fn need_several_paths(local: Site, regions: &[(RemoteRegion, u64)]) -> Resul
     Ok(vendors || bounced || (count != 0 && count != regions.len()))
 }
 
-/// True if the peer's pages that the kernel is to copy are present.
+/// True if all pages of the peer that cross-memory attach would copy are present.
 pub fn pages_are_present(conn: &mut Conn, job: &RmaJob, regions: &[(RemoteRegion, u64)]) -> bool {
     let attached = regions.iter().zip(job.remote()).filter(|((region, _), _)| region.path == Paths::CMA);
     if attached.clone().next().is_none() {
@@ -52,8 +53,8 @@ pub fn attach_of(dir: Dir) -> Attach {
     if dir == Dir::Write { Attach::Write } else { Attach::Read }
 }
 
-/// Copies all regions except those that go through the ring. For each copied region returns its key, whether it counts writes, and
-/// the bytes.
+/// Copies all regions except those whose path is staged. Returns, for each copied region, its key, true if the region
+/// counts writes, and the bytes.
 pub fn move_all(conn: &mut Conn, job: &mut RmaJob, regions: &[(RemoteRegion, u64)], stats: &mut Stats) -> Result<Vec<(u64, bool, usize)>> {
     let (mut skip, mut moved) = (0, Vec::with_capacity(regions.len()));
     for (i, (region, offset)) in regions.iter().enumerate() {
@@ -80,7 +81,7 @@ fn move_now(conn: &mut Conn, job: &mut RmaJob, region: &RemoteRegion, offset: u6
     bounce(conn, job, region, offset, skip, len)
 }
 
-/// Enters the region's gate. The caller leaves it after the copy.
+/// Enters the region's gate. The caller leaves the gate after the copy.
 fn enter(conn: &mut Conn, region: &RemoteRegion) -> Result<()> {
     if conn.gate.enter(conn.link.mine.busy(), &conn.link.table.entry(region.index).gate, region.generation, region.index) {
         return Ok(());

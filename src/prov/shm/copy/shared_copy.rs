@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Copies that two sides carry, for single operations (`coop.rs`) and lists (`coop_list.rs`): the initiator claims chunks from the
-//! front, and a helping target claims chunks from the back.
+//! Copies that both sides of a connection make together, of single operations (`coop.rs`) and of lists
+//! (`coop_list.rs`): the initiator claims chunks from the front, and the target, as helper, claims chunks from the
+//! back.
 //!
-//! A helper can be delayed between the claim of a chunk and its copy. So even after a failure of its own part the initiator ends the
-//! operation only when the helper has reported or is known to be gone.
+//! A helper can be delayed between the claim of a chunk and its copy. So the initiator ends the operation only when the
+//! helper has reported all claimed chunks or has left, even if the initiator's own part has failed.
 
 use crate::error::{Code, Error, Result};
 use crate::prov::bind::Coop;
@@ -14,11 +15,11 @@ use crate::prov::shm::wire::message::{broken, mark, slot_word, status_of};
 use crate::sync::ring::Header;
 use crate::sys::time;
 
-/// Longest wait of the initiator for the helper's last chunk inside the posting call.
+/// Longest wait of the initiator for the helper's last chunk inside the posting call (200 us).
 const LINGER_NS: u64 = 200_000;
 
-/// Offered bytes that are worth waking a sleeping target for. Waking takes about a tenth of the time of copying them, and a woken
-/// target looks on for a while.
+/// Offered bytes from which the initiator wakes a sleeping target. A wake-up takes about a tenth of the time in which
+/// so many bytes are copied, and a woken target polls for a while.
 const WAKE_BYTES: usize = 1 << 20;
 
 /// Bytes after which a helper ends its turn of progress.
@@ -29,15 +30,15 @@ pub struct Claim {
     pub slot: u16,
     generation: u16,
     pub chunks: u32,
-    /// The next chunk from the front; at the end, the first chunk of the helper's part.
+    /// The next chunk that the initiator claims. Once all chunks are claimed, the first chunk of the helper's part.
     pub front: u32,
 }
 
 impl Claim {
-    /// Offers `len` bytes in `chunks` chunks, by a ring message of `words`, whose first word is filled in here. `None`: there is no
-    /// room for an offer.
+    /// Offers `len` bytes in `chunks` chunks, by a ring message of `words`, whose first word is filled in here. `None`:
+    /// the ring or the slots have no room for an offer.
     pub fn offer(conn: &mut Conn, coop: Coop, kind: u8, dir: Dir, chunks: u32, len: usize, words: &mut [u64]) -> Result<Option<Claim>> {
-        // Leaves room in the ring: a peer that does not poll must not find it full of offers.
+        // Offers leave room in the ring, so that a peer that does not poll later finds more than offers.
         if !conn.tx.is_roomy().map_err(broken)? {
             return Ok(None);
         }
@@ -54,7 +55,7 @@ impl Claim {
         Ok(Some(Claim { slot, generation, chunks, front: 0 }))
     }
 
-    /// Copies chunks until the helper has claimed the rest. `Some`: the error that ended the copying early.
+    /// Claims and copies chunks until none is left to claim. `Some`: the error that ended the copying early.
     pub fn copy_front(&mut self, conn: &mut Conn, mut copy: impl FnMut(&mut Conn, u32) -> Result<()>) -> Option<Error> {
         let ours = conn.link.mine.clone();
         let slot = ours.slot(self.slot as usize);
@@ -67,14 +68,15 @@ impl Claim {
             let copied = copy(conn, self.front);
             self.front += 1;
             if let Err(e) = copied {
-                // The region was closed or a page vanished: the helper may claim no further chunk.
+                // The region was closed or a page is gone, so the helper is kept from claiming more chunks.
                 self.front = slot.stop(self.generation, self.front, self.chunks).unwrap_or(self.front);
                 return Some(e);
             }
         }
     }
 
-    /// Waits up to `LINGER_NS` for the helper's report; returns its status and frees the slot.
+    /// Waits up to `LINGER_NS` for the helper's report of all its chunks; returns the status and frees the slot.
+    /// `None`: the time is over.
     pub fn linger(&self, conn: &mut Conn) -> Option<u16> {
         let ours = conn.link.mine.clone();
         let until = time::now_ns() + LINGER_NS;
@@ -94,8 +96,10 @@ impl Claim {
 
 /// The work of a helper in one turn, for its report to the initiator.
 pub struct HelpReport {
+    /// Chunks that were done before the turn.
     before: u32,
     status: u16,
+    /// True if the helper has no more to do: no chunk was left, or a copy failed.
     over: bool,
 }
 
@@ -109,7 +113,7 @@ pub fn copy_back(
     let theirs = conn.link.peer.clone();
     let slot = theirs.slot(part.slot as usize);
     let (mut took, mut bytes) = (HelpReport { before: part.done, status: 0, over: false }, 0);
-    // At most all chunks, whatever the peer writes into the claim meanwhile.
+    // The loop ends after all chunks, even if the peer keeps writing free chunks into the claim.
     while part.done < part.chunks && bytes < HELP_BYTES {
         let Some(i) = slot.claim_back(part.generation) else {
             took.over = true;

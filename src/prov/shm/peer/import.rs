@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A peer's memory files and device allocations, mapped into this process.
 //!
-//! A mapping stays as long as someone holds it: the set of imports (until the peer frees the memory), an entry of a region, or an
-//! operation in flight. Code that takes an address from a mapping also holds the mapping, because the peer decides when the set drops
-//! it.
+//! A mapping stays as long as it has a holder: the set of imports (until the peer frees the memory), a cached region,
+//! or an operation in flight. The peer decides when the set drops a mapping, so code that takes an address from a
+//! mapping must hold the mapping too.
 
 use super::link::Link;
 use crate::config;
@@ -20,15 +20,16 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, OnceLock};
 
-/// Bounds of the address space and of the number of mappings that the files of all peers may take together: half of a 47-bit address
-/// space, and a quarter of the kernel's usual limit (vm.max_map_count, 65530).
+/// Most bytes of address space that the files of all peers may take together: half of a 47-bit address space.
 const MOST_BYTES: u64 = 1 << 46;
+/// Most mappings that the files of all peers may take together: a quarter of the kernel's usual limit
+/// (vm.max_map_count, 65530).
 const MOST_FILES: u64 = 1 << 14;
 
 static BYTES: AtomicU64 = AtomicU64::new(0);
 static FILES: AtomicU64 = AtomicU64::new(0);
 
-/// One mapping's part of the bounds above; given back when dropped.
+/// One mapping's part of `MOST_BYTES` and `MOST_FILES`; given back when dropped.
 pub struct MappingQuota(u64);
 
 impl MappingQuota {
@@ -54,7 +55,8 @@ impl Drop for MappingQuota {
 /// A peer's memory file or device allocation, mapped here.
 pub enum Import {
     Host {
-        /// Undone before the mapping is (fields are dropped in order). None: pinning was not tried, or was refused.
+        /// The pin of the mapping, released before the mapping because fields are dropped in order. `Some(None)`:
+        /// pinning failed.
         pinned: OnceLock<Option<Pinned>>,
         map: Mapping,
         writable: bool,
@@ -93,8 +95,8 @@ impl Import {
         }
     }
 
-    /// Identity of memory that is used at the owner's own address and that nothing keeps allocated; 0: a mapping of ours, which
-    /// stays.
+    /// The identity of memory that is used at the owner's address ([`Import::Own`]), where the owner may free it; 0: a
+    /// mapping of this side's own, which stays.
     pub fn id(&self) -> u64 {
         if let Import::Own { of, .. } = self { of.id } else { 0 }
     }
@@ -104,20 +106,20 @@ impl Import {
         (offset.checked_add(len)? <= self.len()).then(|| self.base() + offset as usize)
     }
 
-    /// Pins a file of host memory for copies of `site`'s vendor, once.
+    /// Pins a file of host memory for copies by the driver of `site`, at the first call. Device memory needs no pin.
     pub fn pin(&self, site: Site) {
         if let Import::Host { map, pinned, .. } = self {
             pinned.get_or_init(|| crate::prov::shm::memory::locate::pin(site, map.as_ptr() as u64, map.len() as u64));
         }
     }
 
-    /// True if device kernels reach the memory as long as it is mapped: device memory, or host memory that was pinned.
+    /// True if kernels of a device can access the memory as long as it is mapped: device memory, or pinned host memory.
     pub fn stays_reachable(&self) -> bool {
         if let Import::Host { pinned, .. } = self { matches!(pinned.get(), Some(Some(_))) } else { true }
     }
 }
 
-/// Why a peer's file is not mapped.
+/// The reason why a peer's file is not mapped.
 #[derive(Clone, Debug)]
 enum Missing {
     /// The peer was asked for the file over the control socket.
@@ -148,23 +150,23 @@ impl Missing {
     }
 }
 
-/// The device that a mapping is for; none: any device.
+/// The device for which a mapping is made; `None`: any device.
 pub type MappedFor = Option<u32>;
 
 /// The imports of one peer: its mapped files, and the files that could not be mapped.
 #[derive(Default)]
 pub struct Imports {
-    /// By file and, for device memory, the device that it was mapped for: a driver copies at full speed only through a mapping made
-    /// for the device that copies.
+    /// The mappings, by file and, for device memory, by the device for which the file was mapped. A driver copies at
+    /// full speed only through a mapping that was made for the copying device.
     all: HashMap<(u64, MappedFor), Arc<Import>>,
     missing: HashMap<u64, Missing>,
     /// Files that the endpoint must ask the peer for over the control socket.
     pub to_ask: Vec<u64>,
-    /// Device that the peer's memory is mapped for; none: any device.
+    /// The device for which new mappings are made.
     pub mapped_for: MappedFor,
-    /// Last reason why a descriptor could not be fetched by pidfd, for explanations.
+    /// The last reason why a descriptor could not be fetched by pidfd, for reports.
     pidfd_refused: Option<Error>,
-    /// The process that maps device memory instead of this one.
+    /// The copier process, if that process maps device memory instead of this one.
     pub copier: Option<&'static Copier>,
 }
 
@@ -179,11 +181,12 @@ impl Imports {
         !self.all.contains_key(&self.place(link, file)) && !self.missing.contains_key(&file)
     }
 
-    /// The mapping of `file`, made now if that is possible without waiting for the peer.
+    /// The mapping of `file`, made now if the file can be mapped without waiting for the peer. `None`: the file is not
+    /// mapped.
     pub fn get(&mut self, link: &Link, file: u64, write: bool) -> Option<&Arc<Import>> {
         let place = self.place(link, file);
         if self.all.get(&place).is_some_and(|i| write && matches!(**i, Import::Host { writable: false, .. })) {
-            // Regions that may only be read keep the old, read-only mapping.
+            // Cached regions that may only be read keep the read-only mapping.
             self.all.remove(&place);
         }
         if self.is_new(link, file) {
@@ -208,7 +211,8 @@ impl Imports {
         let result = if without { self.map_device(link, file, None) } else { self.fetch(link, file, write) };
         match result {
             Ok(()) => {}
-            // The peer could send the descriptor, but this process could not take it.
+            // Asking the peer would not help: there is no descriptor to send, or this process lacks the resources to
+            // take one.
             Err(e) if without || e.is_shortage() => drop(self.missing.insert(file, Missing::of(e))),
             // Without ptrace permission the peer itself sends the descriptor, at its next progress.
             Err(e) => {
@@ -219,7 +223,7 @@ impl Imports {
         }
     }
 
-    /// Device memory of a peer in this process, if the vendor's driver reaches it at the owner's address.
+    /// Device memory of a peer in this same process, if the vendor's driver reaches it at the owner's address.
     fn own(&self, link: &Link, file: u64) -> Option<Import> {
         let of = link.exports.as_ref().filter(|_| self.copier.is_none())?.allocation(file)?;
         match hmem::get(of.iface).and_then(|up| up.reach(&of, self.mapped_for)) {
@@ -231,6 +235,7 @@ impl Imports {
         }
     }
 
+    /// Fetches the descriptor by pidfd_getfd, and maps the file.
     fn fetch(&mut self, link: &Link, file: u64, write: bool) -> Result<()> {
         if !config::get().pidfd {
             return Err(Error::fixed(errno::EPERM, "switched off by GDRFAB_SHM_PIDFD=0"));
@@ -240,7 +245,8 @@ impl Imports {
         let (size, number) = (record.size.load(Ordering::Relaxed), record.fd.load(Ordering::Relaxed));
         let fd = process::fetch_fd(pidfd, number as i32)?;
         match self.map_host(link, file, size, fd.as_fd(), write) {
-            // The descriptor is here. A failure from here on would happen with the peer's help as well, so the peer is not asked.
+            // The descriptor is here, and its driver refuses it. A descriptor sent by the peer would be refused too, so
+            // the peer is not asked.
             Err(e) if record.how.load(Ordering::Relaxed) != 0 => {
                 self.missing.insert(file, Missing::of(e));
                 Ok(())
@@ -286,8 +292,8 @@ impl Imports {
         Ok(())
     }
 
-    /// The peer answered a request for a file. `found`: the peer has the file, and `fd` is its descriptor unless this process could
-    /// take none.
+    /// Takes the peer's answer to a request for a file. With `found`, the peer has the file and has sent the
+    /// descriptor; `fd` is then `None` only if this process could receive no descriptor.
     pub fn answered(&mut self, link: &Link, file: u64, size: u64, found: bool, fd: Option<BorrowedFd<'_>>) {
         if !matches!(self.missing.get(&file), Some(Missing::Asked)) {
             return;
@@ -303,8 +309,8 @@ impl Imports {
         };
     }
 
-    /// Drops imports that the peer has freed or closed, and reasons that may no longer hold. True: cached regions must be looked up
-    /// again.
+    /// Drops imports whose files the peer has freed, and failures whose time of rest is over. True: cached regions must
+    /// be looked up again.
     pub fn sweep(&mut self, link: &Link) -> bool {
         let lives = |id: u64| link.table.file(id).id.load(Ordering::Acquire) == id;
         let is_due = self.missing.values().any(Missing::is_due);
@@ -339,6 +345,7 @@ pub fn check_identity(site: Site, here: usize, id: u64) -> Result<()> {
     Err(Error::coded(errno::EFAULT, Code::Fault, format!("the peer's {site} memory at {here:#x} was freed after it was registered")))
 }
 
+/// The error of a peer whose region table contradicts itself.
 pub fn table_error(what: &str) -> Error {
     Error::coded(errno::EPROTO, Code::PeerBroke, format!("the peer's region table makes no sense: {what}"))
 }

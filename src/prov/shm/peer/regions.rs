@@ -19,7 +19,8 @@ use std::sync::{Arc, OnceLock};
 
 /// Entries of the cache; a power of two.
 const CACHE: usize = 128;
-/// Most regions that are remembered because the kernel does not copy their memory; beyond that all are forgotten and tried again.
+/// Most entries of the memory of regions for which cross-memory attach failed. When it is full, all entries are
+/// forgotten, and the regions are tried again.
 const CMA_REFUSED: usize = 1024;
 
 /// A contiguous piece of a peer's region.
@@ -28,20 +29,21 @@ pub struct Extent {
     /// Address in the peer.
     addr: u64,
     len: u64,
-    /// Address here, if mapped: inside of `map`, which keeps the mapping alive.
+    /// Address in this process, inside of `map`, which keeps the mapping alive; 0: not mapped.
     here: usize,
     map: Option<Arc<Import>>,
 }
 
-/// A part of an extent; valid as long as the extent is held.
+/// A part of an extent, valid as long as the caller holds the extent.
 #[derive(Clone, Copy)]
 pub struct ExtentPart {
     /// Address in the peer.
     pub addr: u64,
-    /// Address here, if mapped.
+    /// Address in this process; 0: not mapped.
     pub here: usize,
-    /// Identity of the memory if it is used at the owner's own address, where nothing keeps it allocated, so that it is checked
-    /// before each copy. 0: a mapping of ours.
+    /// 0: the part lies in a mapping of this side's own, which stays. Else the part is memory of a peer in this
+    /// process, used at the owner's address, which the owner may free at any time: then the identity of its allocation,
+    /// checked before each copy.
     pub id: u64,
 }
 
@@ -58,13 +60,13 @@ impl Extent {
         self.addr
     }
 
-    /// Address here; 0: not mapped.
+    /// Address in this process; 0: not mapped.
     #[inline(always)]
     pub fn here(&self) -> usize {
         self.here
     }
 
-    /// Pins the file in which the extent lies for copies of `site`'s vendor, once.
+    /// Pins the file in which the extent lies for copies by the driver of `site`, at the first call.
     pub fn pin(&self, site: Site) {
         if let Some(map) = &self.map {
             map.pin(site);
@@ -88,17 +90,20 @@ pub struct RemoteRegion {
     /// Address of the region's gate word in the peer's table, which the link maps.
     pub gate: usize,
     pub access: Access,
+    /// True if the region counts writes, so that each write needs a notice.
     pub event: bool,
-    /// The rights that the fast path checks: those of the region if it is mapped, of one piece, and no write needs a notice.
-    /// Otherwise none.
+    /// The rights that the fast path checks: `access` if the region has one piece, is mapped for the CPU, and counts no
+    /// writes; else none.
     pub fast: Access,
-    /// Offsets at which eight bytes fit.
+    /// Count of offsets at which eight bytes fit into the region; 0 without `fast`.
     pub words: u64,
     /// The path that operations take.
     pub path: Paths,
-    /// Where the mapped memory lies, which decides who copies it, and the device that it was mapped for.
+    /// The place of the mapped memory: the host, or a device whose driver must copy.
     pub site: Site,
+    /// The device for which the memory was mapped.
     pub mapped_for: MappedFor,
+    /// The paths that the owner offers.
     pub offered: Paths,
     /// The only extent, or the first of `more`.
     pub one: Extent,
@@ -174,7 +179,7 @@ pub fn no_such_key(key: u64) -> Error {
 /// Result of resolving a key.
 pub enum Resolved {
     Ready,
-    /// The peer was asked for a memory file: try again after progress.
+    /// The peer was asked for a memory file. The caller tries again after progress.
     Wait,
 }
 
@@ -182,10 +187,11 @@ pub struct RemoteRegions {
     /// All connections share one empty cache until they resolve a first region.
     cache: Arc<[RemoteRegion; CACHE]>,
     pub imports: Imports,
+    /// This side's copy of the filter words in its own segment, which the peer could overwrite.
     filter: Vec<u64>,
     /// Paths that this endpoint's options and the environment permit.
     pub allowed: Paths,
-    /// Regions, by key and generation, whose memory the kernel copies for no other process.
+    /// Regions for which cross-memory attach failed: by key, the generation and the error.
     cma_refused: HashMap<u64, (u64, Error)>,
 }
 
@@ -195,7 +201,7 @@ fn no_remotes() -> Arc<[RemoteRegion; CACHE]> {
     NONE.get_or_init(|| Arc::new(std::array::from_fn(|_| RemoteRegion::default()))).clone()
 }
 
-/// Not in `resolve`, whose first lines run for every operation.
+/// Logs the chosen path. A function of its own, because `resolve` begins every operation and must stay small.
 #[inline(never)]
 fn log_path(link: &Link, r: &RemoteRegion) {
     crate::log!(Debug, "{}: its region {:#x} is reached by the path {}", link.who(), r.key, r.path.words());
@@ -212,8 +218,8 @@ impl RemoteRegions {
         }
     }
 
-    /// From now on the peer's memory is mapped for the device of this local buffer. For a buffer in host memory any mapping will do,
-    /// and changing back and forth would map everything twice.
+    /// Has the peer's memory mapped for the device of this local buffer from now on. A buffer in host memory changes
+    /// nothing: any mapping serves it, and a change to and fro would map everything twice.
     pub fn map_for(&mut self, site: Site) {
         if !site.is_host() {
             self.imports.mapped_for = Some(site.device);
@@ -222,18 +228,19 @@ impl RemoteRegions {
 
     #[inline(always)]
     fn place(key: u64) -> usize {
-        // Provider keys differ in their low bits; user keys usually as well.
+        // Keys of the provider differ in their low bits, and keys of callers usually do.
         (key ^ key >> 18) as usize % CACHE
     }
 
-    /// The cached entry of `key`, if there is one; the gate decides whether it still holds.
+    /// The cached entry of `key`, if there is one. The caller must check the region's gate, which shows if the entry is
+    /// still valid.
     #[inline(always)]
     pub fn cached(&self, key: u64) -> Option<&RemoteRegion> {
         let r = &self.cache[Self::place(key)];
         (r.generation != 0 && r.key == key).then_some(r)
     }
 
-    /// The cached entry of `key` if it is for the fast path and permits `need`.
+    /// The cached entry of `key`, if the fast path may use the region and the region permits `need`.
     #[inline(always)]
     pub fn fast(&self, key: u64, need: Access) -> Option<&RemoteRegion> {
         let r = &self.cache[Self::place(key)];
@@ -241,7 +248,7 @@ impl RemoteRegions {
         (r.key == key && r.fast.contains(need)).then_some(r)
     }
 
-    /// The cached entry of `key`, if only the kernel reaches the region, the region has one piece and counts no writes, and it
+    /// The cached entry of `key`, if the region's path is cma, and the region has one piece, counts no writes, and
     /// permits `need`.
     #[inline]
     pub fn attached(&self, key: u64, need: Access) -> Option<&RemoteRegion> {
@@ -269,7 +276,8 @@ impl RemoteRegions {
         self.cache = no_remotes();
     }
 
-    /// Makes `key` current in the cache. `Err`: an operation on it fails with that error.
+    /// Makes the cached entry of `key` valid: looks the region up again if the entry is missing or old. `Err`: an
+    /// operation on the region fails with that error.
     pub fn resolve(&mut self, link: &Link, key: u64) -> Result<Resolved> {
         if let Some(r) = self.cached(key)
             && link.table.entry(r.index).gate.load(Ordering::Acquire) == r.generation
@@ -291,7 +299,8 @@ impl RemoteRegions {
         Ok(Resolved::Ready)
     }
 
-    /// The region by one of `paths`, which need no memory file; `None`: the region offers none of them.
+    /// The region with one of `paths` as its path, none of which needs a memory file. `None`: the region can be reached
+    /// by none of `paths`.
     #[cold]
     pub fn without_files(&mut self, link: &Link, key: u64, paths: Paths) -> Result<Option<RemoteRegion>> {
         let mut r = self.look_up(link, key)?;
@@ -300,9 +309,11 @@ impl RemoteRegions {
         Ok(chosen.is_ok().then_some(r))
     }
 
+    /// Reads the region's entry in the peer's table, and maps the files in which the region lies.
     fn look_up(&mut self, link: &Link, key: u64) -> Result<RemoteRegion> {
         let index = link.table.find(key)?.ok_or_else(|| no_such_key(key))?;
-        // The owner must know that we use this region before we trust the gate.
+        // The filter bit must be set before the gate is read, so that the owner's close waits for this side if the gate
+        // was open.
         let (word, bit) = link.mine.filter(index);
         let slot = index as usize % crate::prov::shm::wire::layout::FILTER_BITS / 64;
         self.filter[slot] |= bit;
@@ -361,8 +372,8 @@ impl RemoteRegions {
         Ok(fresh)
     }
 
-    /// Maps the files of a region where a path through mappings is offered and permitted. Extents that could not be mapped keep
-    /// `here` = 0.
+    /// Maps the files of a region, if the region offers and this side permits a path through mappings. An extent that
+    /// could not be mapped keeps `here` = 0.
     fn map_files(&mut self, link: &Link, fresh: &mut RemoteRegion, files: &[(u64, u64)]) {
         if (fresh.offered & self.allowed).intersects(Paths::DIRECT | Paths::IPC) {
             let mut extents: Vec<Extent> = fresh.extents().to_vec();
@@ -387,8 +398,8 @@ impl RemoteRegions {
         }
     }
 
-    /// The mapping of a peer's buffer that lies in `file` at `offset`, and the buffer's address here; only if it can be mapped at
-    /// once.
+    /// The mapping of a peer's buffer that lies in `file` at `offset`, and the buffer's address here. `None`: the
+    /// buffer cannot be mapped without waiting for the peer.
     pub fn mapped(&mut self, link: &Link, file: u64, offset: u64, len: u64) -> Option<(&Arc<Import>, usize)> {
         let elsewhere = self.imports.copier.is_some();
         if self.imports.is_new(link, file) {
@@ -400,19 +411,19 @@ impl RemoteRegions {
         Some((import, here))
     }
 
-    /// The peer answered a request for a file.
+    /// Takes the peer's answer to a request for a file (see [`Imports::answered`]).
     pub fn file_answered(&mut self, link: &Link, file: u64, size: u64, found: bool, fd: Option<BorrowedFd<'_>>) {
         self.imports.answered(link, file, size, found, fd);
     }
 
-    /// Drops imports that the peer has freed or closed. Mappings in use stay until their users drop them.
+    /// Drops imports that the peer has freed. A mapping in use stays until its last user drops it.
     pub fn sweep(&mut self, link: &Link) {
         if self.imports.sweep(link) {
             self.evict_all();
         }
     }
 
-    /// Chooses the path. `Ok(true)`: wait for a memory file first.
+    /// Chooses the region's path. `Ok(true)`: the caller must wait for a memory file first.
     fn choose(&mut self, link: &Link, r: &mut RemoteRegion) -> Result<bool> {
         let usable = r.offered & self.allowed;
         if usable.intersects(Paths::DIRECT | Paths::IPC) {
@@ -443,7 +454,7 @@ impl RemoteRegions {
         Ok(false)
     }
 
-    /// Notes that the kernel does not copy the region's memory, so that the region is reached by another path from now on.
+    /// Notes that cross-memory attach fails for the region's memory, so that the next look-up chooses another path.
     pub fn refuse(&mut self, r: &RemoteRegion, why: Error) {
         if self.cma_refused.len() >= CMA_REFUSED {
             self.cma_refused.clear();
@@ -456,6 +467,7 @@ impl RemoteRegions {
         self.cma_refused.get(&r.key).filter(|(generation, _)| *generation == r.generation).map(|(_, why)| why)
     }
 
+    /// For each path, the reason why the region is not reached by it.
     pub fn refusals(&self, link: &Link, r: &RemoteRegion) -> Refusals {
         let policy = |path: Paths| {
             if !r.offered.contains(path) {
@@ -475,7 +487,7 @@ impl RemoteRegions {
         }
     }
 
-    /// One line per path: chosen, possible, or why not.
+    /// One line for each path: chosen, possible, or the reason against it.
     pub fn words(&self, link: &Link, r: &RemoteRegion) -> String {
         let mut text = self.refusals(link, r).lines(r.path);
         if let Some(copier) = self.imports.copier {
@@ -484,7 +496,7 @@ impl RemoteRegions {
         text
     }
 
-    /// The region and its path for a query: resolved without waiting for the peer.
+    /// The region and its path, for a query by the program: looked up anew, without waiting for the peer.
     pub fn inspect(&mut self, link: &Link, key: u64) -> Result<RemoteRegion> {
         self.evict(key);
         let mut r = self.look_up(link, key)?;

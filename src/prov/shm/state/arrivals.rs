@@ -9,7 +9,7 @@ pub enum Unexpected {
     Rendezvous(OfferedMessage),
 }
 
-/// A long message that the peer offers.
+/// A long message that the peer offers (`RENDEZVOUS`): this side fetches its bytes.
 pub struct OfferedMessage {
     pub slot: u16,
     pub generation: u16,
@@ -17,13 +17,13 @@ pub struct OfferedMessage {
     pub data: Option<u64>,
     pub file: u64,
     pub file_offset: u64,
-    /// The buffer is device memory, which only a mapping of `file` reaches.
+    /// True if the buffer is device memory, which only a mapping of `file` reaches.
     pub on_device: bool,
     /// Address and length of each piece in the peer's address space.
     pub pieces: Vec<(u64, usize)>,
 }
 
-/// A long message that arrives in fragments.
+/// A long message that arrives in fragments, because this side cannot fetch it.
 pub struct RendezvousIn {
     pub generation: u16,
     pub recv: Recv,

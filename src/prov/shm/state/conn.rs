@@ -25,10 +25,11 @@ use std::collections::VecDeque;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
-/// Ticks for which the last check of the peer's process is good.
+/// Ticks after which the peer's process is checked again before an operation that touches the peer's memory.
 const ALIVE_TICKS: u64 = 2_000_000;
-/// Messages that go into the ring between two looks at the clock, and the ticks after which the peer's process is then checked.
+/// Messages that go into the ring between two looks at the clock.
 const SENDS: u64 = 24;
+/// Ticks after which a look at the clock for a message also checks the peer's process.
 const SENDS_TICKS: u64 = 20_000_000;
 
 pub struct Conn {
@@ -37,10 +38,11 @@ pub struct Conn {
     pub gate: Initiator,
     /// Address of this side's busy word.
     pub busy: usize,
-    /// Dropped before the mappings, which must outlive the device copies.
+    /// Stands before `remotes`, so that streams are dropped, and their copies over, before the mappings are.
     pub devices: DeviceStreams,
     pub remotes: RemoteRegions,
     pub slots: Slots,
+    /// Operations that wait for their start, in the order of posting.
     pub backlog: VecDeque<Job>,
     /// Staged operations in flight, which direct copies must not overtake.
     pub staged: u32,
@@ -48,26 +50,29 @@ pub struct Conn {
     pub coop: u32,
     /// Bytes offered for sharing since the target was last woken for them.
     pub offered: usize,
-    /// 1: operations are in flight whose entries come in the order of posting.
+    /// 1 if entries come in the order of posting and operations are in flight; else 0.
     pub late: u32,
+    /// Count of messages sent.
     pub sent: u64,
+    /// Count of messages that the peer has matched, as this side last read it.
     pub credited: u64,
     /// Count of sent messages at which the window and the peer's process are checked again.
     pub sends_until: u64,
     /// Per slot of the peer: generation and first error of a staged write in progress.
     pub staged_in: Vec<(u16, u16)>,
+    /// Staged reads of the peer whose bytes this side still has to send.
     pub reads_out: VecDeque<ReadOut>,
     /// The peer's operation that this side helps with.
     pub helping: Option<HelpedCopy>,
-    /// By slot of the peer, as far as slots were used.
+    /// Messages that arrive in fragments, by slot of the peer. The list grows as slots are used.
     pub rendezvous_in: Vec<Option<RendezvousIn>>,
     /// Ticks at which the peer's process was last known to live.
     seen_alive: u64,
     /// Cross-memory attach to the peer's memory.
     pub reach: Reach,
-    /// The first offered message waits for pages of the peer.
+    /// True if the first message that the peer offers waits for pages of the peer to become present.
     pub offer_waits: bool,
-    /// A copy found that its path does not work any more; a new attempt takes another path.
+    /// True if a copy has found that its path works no more. The operation is tried again, by another path.
     pub rerouted: bool,
     /// Bytes of a fragment: `FRAGMENT_BYTES`, or fewer by fault injection.
     pub fragment: usize,
@@ -103,7 +108,7 @@ impl Conn {
         }
     }
 
-    /// From now on the copier process copies device memory, and this process calls no driver.
+    /// Has the copier process copy device memory from now on; this process then calls no driver.
     pub fn copy_elsewhere(&mut self, copier: &'static Copier) {
         self.devices.copier = Some(copier);
         self.remotes.imports.copier = Some(copier);
@@ -114,7 +119,7 @@ impl Conn {
         self.devices.copier.is_none()
     }
 
-    /// True if a direct copy may run now without overtaking an operation.
+    /// True if a direct copy that runs now overtakes no earlier operation.
     #[inline(always)]
     pub fn is_clear(&self) -> bool {
         self.backlog.len() as u64 | u64::from(self.staged) | u64::from(self.coop) | u64::from(self.late) | self.devices.len() as u64 == 0
@@ -142,14 +147,15 @@ impl Conn {
                 Ok(true) => {
                     self.remotes.imports.to_ask.pop();
                 }
-                // The socket is full or closed; the next look at it shows which.
+                // The socket is full or closed; the next look at the control socket shows which.
                 _ => return,
             }
         }
     }
 
-    /// The peer's region with its current path; `None`: the peer must first send a memory file. An injected operation, which leaves
-    /// no entry to wait for, takes one of the paths `meanwhile` instead of waiting.
+    /// The peer's region with its current path. `None`: the peer must first send a memory file. If `meanwhile` names
+    /// paths, the region is reached by one of them instead of waiting: so for an inject call, which must be over when
+    /// it returns.
     pub fn reach(&mut self, key: u64, meanwhile: Paths) -> Result<Option<RemoteRegion>> {
         match self.remotes.resolve(&self.link, key)? {
             Resolved::Ready => self.remotes.cached(key).cloned().map(Some).ok_or_else(|| no_such_key(key)),
@@ -160,8 +166,8 @@ impl Conn {
         }
     }
 
-    /// Handles a failed copy. If only cross-memory attach failed, the region is reached by another path from now on; otherwise
-    /// returns the error with which the operation ends.
+    /// Handles a failed copy, and returns the error with which the operation ends. If the path cma as such failed (code
+    /// `Path`), sets `rerouted`: the operation is tried again, and the region is reached by another path from now on.
     #[cold]
     pub fn attach_failed(&mut self, region: &RemoteRegion, e: Error) -> Error {
         if e.code == Code::Path {
@@ -175,13 +181,14 @@ impl Conn {
         attach_error(e)
     }
 
-    /// True if another message may be sent, as far as the window and the peer's process are known.
+    /// True if another message may be sent without a new check of the window and of the peer's process.
     #[inline(always)]
     pub fn may_send(&self) -> bool {
         self.sent < self.sends_until
     }
 
-    /// Checks the peer's process if it is time and no more may be sent. Out of line, and last in a call.
+    /// Checks the peer's process if it is time, and permits some more messages. Called last in a call, when `may_send`
+    /// is false.
     #[cold]
     #[inline(never)]
     pub fn look_at_peer(&mut self) {
@@ -190,20 +197,20 @@ impl Conn {
         }
     }
 
-    /// As `check_alive`, less often: for messages, which do not touch the peer's own memory.
+    /// As `check_alive`, but after more ticks (`SENDS_TICKS`): for messages, which do not touch the peer's own memory.
     #[inline(always)]
     pub fn check_recipient(&mut self) -> Result<()> {
         if time::ticks().wrapping_sub(self.seen_alive) > SENDS_TICKS { self.check_alive() } else { Ok(()) }
     }
 
-    /// Permits some more messages, as many as the window has; false: none.
+    /// Permits up to `SENDS` more messages, as far as the window has room. False: the window is full.
     #[inline(always)]
     pub fn renew_sends(&mut self) -> bool {
         self.sends_until = (self.credited + WINDOW).min(self.sent + SENDS);
         self.sent < self.sends_until
     }
 
-    /// Checks the peer's process if the last check is too old.
+    /// Checks the peer's process if the last check is older than `ALIVE_TICKS`.
     pub fn check_alive(&mut self) -> Result<()> {
         let now = time::ticks();
         if now.wrapping_sub(self.seen_alive) > ALIVE_TICKS {

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Streams of device copies of a connection, and the copies in flight on them.
 //!
-//! Each copy in flight holds a word of this side's segment that names the peer's region, so that the peer does not close the region
-//! under it (the peer's `quiesce.rs` waits for the word). All copies of an endpoint go to one stream at a time, in the order of
-//! posting; other operations wait until they are done.
+//! Each copy in flight holds words of this side's segment that name the peer's regions. The peer's `quiesce.rs` waits
+//! for these words, so the peer closes no region in which a copy runs. At any time all copies of an endpoint are on one
+//! stream, in the order of posting. Other operations wait until the copies are done.
 
 use crate::config;
 use crate::error::{Error, Result, errno};
@@ -26,20 +26,21 @@ pub struct DeviceStream {
 
 /// A device copy in flight.
 pub struct DeviceCopy {
+    /// The stream's number of the operation's last copy.
     pub ticket: u64,
     pub end: Ending,
     pub words: FlightBits,
     pub dir: Dir,
     pub data: Option<u64>,
-    /// For each region: key, whether it counts writes, and bytes.
+    /// For each region: key, true if the region counts writes, and bytes.
     pub events: Vec<(u64, bool, usize)>,
     /// The regions, which hold the mappings in which the driver copies.
     pub _places: Vec<(RemoteRegion, u64)>,
-    /// Bytes of an inject call.
+    /// The bytes of an inject call, which the driver reads.
     pub _owned: Option<Box<[u8]>>,
 }
 
-/// A list that a stream may have prepared, so that it can be posted again by name.
+/// A list that the stream may have prepared under a name, so that the same list can be posted again by that name.
 struct PreparedList {
     list: u64,
     dir: Dir,
@@ -48,10 +49,10 @@ struct PreparedList {
     name: u64,
 }
 
-/// Most prepared lists that are remembered.
+/// Most prepared lists that this side remembers.
 const PREPARED_LISTS: usize = 32;
 
-/// The words of the segment that a copy holds, one bit each.
+/// A set of flight words of the segment, one bit for each.
 pub type FlightBits = u64;
 
 fn place_of(p: &RemoteRegion) -> (u64, u64, usize) {
@@ -61,21 +62,26 @@ fn place_of(p: &RemoteRegion) -> (u64, u64, usize) {
 #[derive(Default)]
 pub struct DeviceStreams {
     pub streams: Vec<DeviceStream>,
-    /// Index of the stream that has all copies in flight; if there is no such stream, its copies are done.
+    /// Index of the stream that has all copies in flight. If no stream has this index, the stream was dropped and its
+    /// copies are done.
     pub current: usize,
     pub flights: VecDeque<DeviceCopy>,
+    /// The flight words in use.
     pub held: FlightBits,
+    /// The running number that makes each flight word differ from the last.
     pub turn: u32,
     /// The error of a stream that was given up, if its copies failed.
     pub stream_error: Option<Error>,
-    /// Cache: whether kernels of a device reach the memory of a key and generation, as mapped here, or of a descriptor.
+    /// Cache of answers to the question whether kernels of a device can access memory. The key is the device, and then
+    /// a peer's key, generation and hash of mappings, or a local descriptor, 0 and 0.
     pub reached: HashMap<(u32, u64, u64, u64), bool>,
-    /// Prepared lists, the oldest first, and the name of the last one.
+    /// Prepared lists, the oldest first.
     prepared: VecDeque<PreparedList>,
+    /// The name of the last prepared list.
     last_name: u64,
-    /// True if copies may be in flight whose end cannot be known; then their words stay.
+    /// True if copies may be in flight whose end this side cannot find out. Their flight words then stay for ever.
     pub unquiet: bool,
-    /// The caller's stream behind which copies are put.
+    /// The caller's device stream after whose present work copies start.
     pub after: Option<u64>,
     /// The copier process that makes the copies instead of this process.
     pub copier: Option<&'static Copier>,
@@ -103,18 +109,19 @@ impl DeviceStreams {
         self.flights.iter().map(|f| f.end.deadline)
     }
 
-    /// True if the blocks of the list were checked on this side.
+    /// True if the list was posted before, so that its blocks on this side are checked already.
     pub fn knows(&self, list: u64) -> bool {
         list != 0 && self.prepared.iter().any(|k| k.list == list)
     }
 
-    /// The name under which the list was posted between the same memories, with all blocks checked.
+    /// The name under which the list was posted before, with the same direction and the same mapped regions. All its
+    /// blocks are checked.
     pub fn name_of(&self, list: u64, dir: Dir, places: &[RemoteRegion]) -> Option<u64> {
         let is_it = |k: &&PreparedList| k.list == list && k.dir == dir && k.places.iter().copied().eq(places.iter().map(place_of));
         if list == 0 { None } else { self.prepared.iter().find(is_it).map(|k| k.name) }
     }
 
-    /// Names a checked list, for later posting by name; 0: it gets no name.
+    /// Gives a checked list a name, by which later calls can post it again. 0: the list gets no name.
     pub fn keep(&mut self, list: u64, dir: Dir, places: &[RemoteRegion]) -> u64 {
         if list == 0 || places.iter().any(|p| p.more.is_some()) {
             return 0;
@@ -148,6 +155,7 @@ impl DeviceStreams {
         Ok(Some(at))
     }
 
+    /// Clears flight words of ended copies, so that the peer need not wait for the copies.
     pub fn release(&mut self, link: &Link, words: FlightBits) {
         if self.unquiet {
             return;
@@ -158,7 +166,7 @@ impl DeviceStreams {
         self.held &= !words;
     }
 
-    /// Ends a stream that refused a copy, after the copies that it took before.
+    /// Ends a stream that has refused a copy, after the copies that the stream had taken before are done.
     pub fn give_up(&mut self, at: usize) {
         let last = self.flights.back().map_or(0, |f| f.ticket);
         let mut of = self.streams.remove(at);
@@ -175,7 +183,8 @@ impl DeviceStreams {
         self.end(of);
     }
 
-    /// Drops a stream, which waits for its copies: for those of this process's driver however long they take.
+    /// Drops a stream. The drop waits for the copies of this process's driver, however long they take. A stream of the
+    /// copier process is ended first, or `unquiet` is set.
     fn end(&mut self, mut of: DeviceStream) {
         while self.copier.is_some() {
             match of.stream.end() {
@@ -190,7 +199,7 @@ impl DeviceStreams {
         }
     }
 
-    /// Waits until no copy is in flight; returns the ended operations.
+    /// Waits up to `limit_ms` for the copies in flight, drops all streams, and returns the ended operations.
     pub fn drain(&mut self, link: &Link, limit_ms: u64) -> Vec<Ending> {
         let until = time::now_ns() + limit_ms * 1_000_000;
         let last = self.flights.back().map_or(0, |f| f.ticket);
@@ -206,7 +215,8 @@ impl DeviceStreams {
         flights.into_iter().map(|f| f.end).collect()
     }
 
-    /// After the end of the connection: takes out the copies that are done or whose stream failed. The copier process begins no more.
+    /// For the time after the end of the connection: takes out the operations whose copies are done or whose stream
+    /// failed. Tells the copier process to begin no more copies.
     pub fn take_ended(&mut self, link: &Link) -> Vec<Ending> {
         let elsewhere = self.copier.is_some() && !self.is_idle();
         let done = match self.streams.get_mut(self.current).map(|of| (of.stream.done(), elsewhere && matches!(of.stream.end(), Ok(true)))) {

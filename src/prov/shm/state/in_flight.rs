@@ -12,16 +12,18 @@ use crate::prov::shm::peer::regions::RemoteRegion;
 use crate::prov::shm::wire::layout::SLOTS;
 use std::sync::Arc;
 
-/// An operation that waits for the peer's report.
+/// An operation of this side that waits in a slot for the peer's report.
 pub enum Flight {
     /// A staged write, or a send that completes on delivery.
     Ack { end: Ending, staged: Option<usize> },
-    /// A rendezvous: the receiver fetches the bytes, or asks for fragments (`sent` counts their bytes). `_owned` holds the bytes of
-    /// an inject call, or a copy of device memory, until they were fetched.
+    /// A rendezvous: the receiver fetches the bytes, or asks for fragments; `sent` then counts the bytes sent in
+    /// fragments. `_owned` holds a copy of the bytes, of an inject call or of device memory, until the receiver has
+    /// them.
     Rendezvous { end: Ending, pieces: Pieces, site: Site, _owned: Option<Box<[u8]>>, sent: Option<usize> },
-    /// A staged read or a fetching atomic: bytes arrive as ring messages. For device memory they gather in `bounce` first.
+    /// A staged read or a fetching atomic: the bytes arrive as ring messages. Bytes for device memory gather in
+    /// `bounce` first.
     Read { end: Ending, pieces: Pieces, want: usize, got: usize, bounce: Option<(Site, Box<[u8]>)>, atomic: bool },
-    /// A shared copy whose last chunks the helper has not reported.
+    /// A shared copy: this side has done its part, and the helper has not reported the last chunks.
     Coop(Box<SharedCopy>),
 }
 
@@ -41,11 +43,11 @@ impl Flight {
 /// This side's slots.
 pub struct Slots {
     pub generation: [u16; SLOTS],
-    /// As many as were ever in use at once; most connections need few.
+    /// The operations, by slot index. The list grows as slots are used, because most connections need few.
     flights: Vec<Option<Flight>>,
     free: Vec<u16>,
     pub active: Vec<u16>,
-    /// Count of active staged reads, whose bytes the target sends when it has room.
+    /// Count of active staged reads, whose bytes the target sends whenever its ring has room.
     reading: usize,
 }
 
@@ -58,7 +60,8 @@ impl Slots {
         !self.free.is_empty()
     }
 
-    /// Takes a free slot with a new generation. The caller launches an operation in it or releases it.
+    /// Takes a free slot and gives it a new generation. The caller launches an operation in the slot, or releases the
+    /// slot.
     pub fn reserve(&mut self) -> Option<(u16, u16)> {
         let index = self.free.pop()?;
         let g = &mut self.generation[index as usize];
@@ -84,7 +87,8 @@ impl Slots {
         self.flights.get_mut(index as usize)?.as_mut()
     }
 
-    /// True if staged reads are in flight: messages and writes, which the target takes at once, wait for them.
+    /// True if staged reads are in flight. The target takes messages and writes at once, so these wait until the reads
+    /// are over.
     #[inline]
     pub fn is_reading(&self) -> bool {
         self.reading > 0
@@ -126,8 +130,8 @@ pub struct SharedCopy {
     pub chunks: u32,
     /// First chunk of the helper's part.
     pub front: u32,
-    /// The error that ended this side's part early. The helper's part is waited for all the same, because it touches the caller's
-    /// buffer.
+    /// The error that ended this side's part early. The operation still waits for the helper's part, because the helper
+    /// touches the caller's buffer.
     pub failed: Option<Error>,
     pub what: CopyWork,
 }
@@ -136,8 +140,9 @@ pub struct SharedCopy {
 pub enum CopyWork {
     One {
         region: RemoteRegion,
-        /// The shared part of the local buffer, and its tail, which the initiator copies.
+        /// The part of the local buffer that both sides copy.
         local: Iov,
+        /// The end of the local buffer, which the initiator copies alone, last.
         tail: Iov,
         offset: u64,
         chunk: usize,
@@ -148,11 +153,11 @@ pub enum CopyWork {
 pub struct SharedListCopy {
     pub list: List,
     pub regions: Vec<RemoteRegion>,
-    /// The rows that the helper reads.
+    /// The rows, kept here because the helper reads them out of this process's memory.
     pub _rows: Box<[Row]>,
     /// Rows in each chunk.
     pub per: usize,
-    /// Regions that count writes.
+    /// For each region: key, true if the region counts writes, and bytes.
     pub events: Vec<(u64, bool, usize)>,
 }
 
@@ -175,7 +180,8 @@ pub struct HelpedCopy {
     pub what: OfferedWork,
 }
 
-/// The helper's part of the copy. Between turns no chunk of it is claimed, so the initiator can always go on.
+/// The progress of the helper. Between turns the helper holds no claimed chunk, so the initiator never waits for a
+/// helper that rests.
 pub struct HelperPart {
     pub slot: u16,
     pub generation: u16,
@@ -189,8 +195,10 @@ pub enum OfferedWork {
         addr: u64,
         len: usize,
         chunk: usize,
-        /// The initiator's buffer: its address there, and its mapping here with the address, if it is mapped.
+        /// The address of the initiator's buffer in the initiator's process.
         source: u64,
+        /// The mapping of the initiator's buffer in this process and the buffer's address there, if the buffer is
+        /// mapped.
         mapped: Option<(Arc<Import>, usize)>,
     },
     /// Rows in the initiator's memory.

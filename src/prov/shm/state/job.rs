@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Operations that this side has accepted and that have not started, or that stream into the ring.
+//! Operations that this side has accepted and that wait for their start, or that go into the ring part by part.
 
 use crate::error::{Code, Error, Result, errno};
 use crate::fallible::{with_room, zeroed};
@@ -11,20 +11,22 @@ use crate::prov::flags;
 use crate::prov::op::{Dir, IOV_LIMIT, Iov, Pieces, RmaIov, parts};
 use crate::sys::time;
 
-/// The progress of a staged operation into the ring.
+/// The progress of a staged operation, whose parts go into the ring as room becomes free.
 #[derive(Clone, Copy)]
 pub struct Stream {
     pub slot: u16,
     pub generation: u16,
-    /// The remote piece in progress, bytes of it that were sent, and bytes of the whole operation.
+    /// Index of the remote piece in progress.
     pub at: usize,
+    /// Bytes of the piece `at` that were sent.
     pub inside: usize,
+    /// Bytes of the whole operation that were sent.
     pub sent: usize,
 }
 
-/// An RMA operation that could not start at once, or that streams into the ring.
+/// An RMA operation that could not start at once, or that goes into the ring part by part.
 pub struct RmaJob {
-    /// Where the local pieces lie.
+    /// The place of the local pieces: the host or a device.
     pub site: Site,
     /// The caller's device stream to wait for; 0: none.
     pub stream_after: u64,
@@ -32,12 +34,14 @@ pub struct RmaJob {
     pub local: Pieces,
     pub remote: [RmaIov; IOV_LIMIT],
     pub count: usize,
-    /// Bytes of these pieces; `end` has the bytes of the whole operation.
+    /// Bytes of the remote pieces above. After `keep` has dropped pieces, `end` still has the bytes of the whole
+    /// operation.
     pub total: usize,
     pub flags: u64,
     pub data: u64,
     pub desc: u64,
     pub end: Ending,
+    /// A copy of the caller's bytes, in which `local` then lies.
     pub owned: Option<Box<[u8]>>,
     pub stream: Option<Stream>,
     /// Fault injection delays the operation until this time; 0: no delay.
@@ -60,7 +64,7 @@ impl RmaJob {
         self.flags & flags::REMOTE_CQ_DATA != 0
     }
 
-    /// Copies the bytes of an inject call, whose buffer belongs to the caller again on return.
+    /// Copies the bytes of an inject call, because the caller may reuse the buffer once the call has returned.
     pub fn copy_injected(&mut self) -> Result<()> {
         if self.flags & flags::INJECT == 0 || self.owned.is_some() || self.dir == Dir::Read {
             return Ok(());
@@ -80,7 +84,7 @@ impl RmaJob {
         Ok(())
     }
 
-    /// Keeps only the remote pieces that `which` picks: the bytes of the others were moved.
+    /// Keeps only the remote pieces that `which` picks, because the bytes of the other pieces have been copied.
     pub fn keep(&mut self, which: impl Fn(usize) -> bool) {
         let (mut local, mut skip) = (Vec::new(), 0);
         let count = std::mem::take(&mut self.count);
@@ -98,7 +102,7 @@ impl RmaJob {
         self.local = Pieces::of_list(local);
     }
 
-    /// The slot that the job has taken, which a cancelled job must release.
+    /// The slot that the job has taken, if any. Whoever cancels the job must release the slot.
     pub fn slot(&self) -> Option<u16> {
         self.stream.map(|s| s.slot)
     }
@@ -149,7 +153,7 @@ impl SendJob {
     }
 }
 
-/// An operation that has not started, or that streams fragments at the head of the queue.
+/// An operation that has not started, or the operation at the head of the queue that goes into the ring part by part.
 pub enum Job {
     Rma(Box<RmaJob>),
     Atomic(Box<AtomicJob>),
@@ -182,7 +186,7 @@ pub enum Step {
     Done(Result<()>),
     /// The operation is in flight: it waits for a report of the peer, or for a device's copy.
     InFlight,
-    /// The operation cannot start now: try again after progress.
+    /// The operation cannot start now. The caller tries again after progress.
     Blocked,
 }
 
@@ -201,12 +205,13 @@ pub fn gather(site: Site, pieces: &[Iov], total: usize) -> Result<Box<[u8]>> {
     Ok(bytes)
 }
 
-/// Waits for the present work of the caller's device stream, before a copy that goes to no stream of the library; once, then `stream`
-/// is 0.
+/// Waits for the present work of the caller's device stream, before a copy that goes to no stream of the library. Sets
+/// `stream` to 0, so that an operation waits only once.
 pub fn wait_for_stream(site: Site, stream: &mut u64) -> Result<()> {
     let theirs = std::mem::take(stream);
     if theirs != 0 && !site.is_host() {
-        // A stream of ours is put behind the caller's; dropping it waits for its work.
+        // A new stream of the library is ordered behind the caller's stream; dropping the new stream waits for its
+        // work.
         hmem::get(site.iface)?.stream(site.device)?.after(theirs)?;
     }
     Ok(())

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The state of an endpoint, and how its operations end: well, badly, or flushed by the end of the connection.
+//! The state of an endpoint, and the functions that end its operations: by success, by an error, or by the end of the
+//! connection.
 //!
 //! `State` is one struct under the endpoint's lock. Its parts are the files of this room: `conn.rs` (the live connection; read it
 //! second), `job.rs` (operations that have not started), `in_flight.rs` (operations that wait for a report, and operations of the
@@ -48,7 +49,7 @@ pub enum Phase {
     Enabled,
     Connecting(Box<Connecting>),
     Connected,
-    /// The connection is over, for this reason.
+    /// The connection has ended, for this reason.
     Down(Error),
 }
 
@@ -56,9 +57,9 @@ pub enum Phase {
 pub enum ConnectStage {
     /// Dials a listener.
     Dial { name: String, by_name: bool, socket: Option<Arc<Control>> },
-    /// Waits until the endpoint of that name dials this one's own listener.
+    /// Waits until the endpoint `name` dials this endpoint's own listener.
     Await { name: String },
-    /// Has accepted, and waits until the dialer says Ready.
+    /// Has sent Accept, and waits for the dialer's Ready.
     Joining(Box<Conn>),
 }
 
@@ -68,7 +69,7 @@ pub struct Connecting {
     pub data: Vec<u8>,
 }
 
-/// A connection that is over and whose operations may still use buffers.
+/// A connection that has ended while the peer or a device may still use buffers of its operations.
 pub struct EndedConnection {
     pub conn: Box<Conn>,
     pub why: Error,
@@ -85,65 +86,71 @@ pub struct State {
     pub phase: Phase,
     pub bind: Bindings,
     pub options: Options,
-    /// From the configuration, copied to where the data path finds it.
+    /// Bytes from which a copy goes around the cache. Copied from the configuration, so that the data path finds it
+    /// here.
     pub streaming_from: usize,
-    /// Length from which an operation is offered to the peer as well, and takes no fast path; usize::MAX with cooperation off, 0 with
-    /// fault injection.
+    /// Length from which an operation may be shared with the peer (`copy/coop.rs`), and so takes no fast path.
+    /// usize::MAX with cooperation off; 0 with fault injection.
     pub shared_from: usize,
     /// Length from which a message takes no fast path; 0 with fault injection.
     pub eager_end: usize,
-    /// The same length for memory of no region, which the peer cannot map.
+    /// As `eager_end`, for a buffer in no region, which the peer cannot map.
     pub private_end: usize,
-    /// Length from which a message does not take the entry for messages of one line; 0: none does.
+    /// Length from which a message does not take the fast path for messages of one ring line; 0: no message takes it.
     pub line_end: usize,
-    /// The same length for the entry for messages out of line.
+    /// As `line_end`, for the fast path of messages whose bytes lie out of line.
     pub out_of_line_end: usize,
-    /// True if receives give one entry each and nothing else.
+    /// True if a receive only gives one completion entry, so that receives take the fast path.
     pub fast_receives: bool,
-    /// Nothing about the endpoint keeps its operations from the fastest entries, if the caller serialises its calls.
+    /// True if the endpoint's options, flags and bindings permit the fastest table of operations, which also requires
+    /// that the caller serialises its calls.
     pub fast: bool,
     pub faults: Option<Faults>,
-    /// Operations are delivery-complete by default.
+    /// True if operations are delivery-complete by default.
     pub deliver: bool,
     pub object: usize,
     pub context: usize,
     pub conn: Option<Box<Conn>>,
-    /// The rest of an ended connection while a buffer of its operations is not quiet.
+    /// The ended connection, as long as the peer or a device may use a buffer of its operations.
     pub leaving: Option<Box<EndedConnection>>,
     pub rx: Option<Consumer<SegmentRef>>,
     /// This side's segment: made when the endpoint is enabled, handed to the peer when connecting.
     pub segment: Option<(SegmentRef, OwnedFd)>,
     pub recvs: PostedReceives,
     pub unexpected: VecDeque<Unexpected>,
-    /// In a lane: parcels that arrived among other messages.
+    /// In a lane: parcels that were taken out of the ring to reach the messages behind them.
     pub parcels: VecDeque<QueuedParcel>,
-    /// The caller that takes parcels looks at the ring again after this turn of progress.
+    /// In a lane: true if the caller takes parcels from the ring itself after this turn of progress, so that this turn
+    /// leaves them there.
     pub taking: bool,
-    /// Turns in a row in which the first parcel was refused.
+    /// In a lane: turns in a row in which the layer above refused the first parcel.
     pub refusals: u8,
-    /// Count of matched messages, and the count that the peer was last told.
+    /// Count of matched messages.
     pub matched: u64,
+    /// The count of matched messages that the peer was last told.
     pub published: u64,
     /// Bytes of long messages that this turn of progress has fetched.
     pub fetched: usize,
     pub stats: Stats,
+    /// Turns of progress so far; every 16th may look at the control socket.
     pub polls: u32,
     /// Threads that sleep until this endpoint has work.
     pub sleepers: u32,
+    /// Ticks of the last look at the control socket, and the count of looks.
     pub last_control: u64,
     pub controls: u32,
     /// Earliest deadline of a receive; 0: none.
     pub recv_deadline: u64,
     pub peer_name: Option<String>,
     pub acceptor: Option<HandshakeAcceptor>,
-    /// This endpoint's own address, once it was asked for.
+    /// This endpoint's own address, once the program has asked for it.
     pub address: Option<String>,
     /// The copier process that makes the device copies, if this process may call no driver.
     pub copier: Option<&'static Copier>,
 }
 
 impl State {
-    /// Decides which fast paths operations may take, from the bindings, which do not change any more.
+    /// Decides which fast paths operations may take. Called when the bindings do not change any more.
     pub fn choose_fast_paths(&mut self) {
         let b = &self.bind;
         let calm = self.faults.is_none();
@@ -201,7 +208,8 @@ impl State {
         deadline
     }
 
-    /// Posts with `post`. Wakes threads that sleep on the endpoint if there is work now that no packet announces.
+    /// Runs `post`, which posts an operation. Then wakes the threads that sleep on the endpoint, if there is work that
+    /// no packet announces.
     pub fn posted<R>(&mut self, post: impl FnOnce(&mut State) -> R) -> R {
         let result = post(self);
         if self.sleepers > 0 && self.is_stalled() {
@@ -241,8 +249,8 @@ impl State {
         end
     }
 
-    /// Notes whether operations are in flight whose entries come in the order of posting: an operation that is over at once must then
-    /// wait for them, so it takes no fast path.
+    /// Sets `Conn::late` to 1 if entries come in the order of posting and earlier operations are in flight. An
+    /// operation that ends inside its call must then wait with its entry, so it takes no fast path.
     #[cold]
     fn mark_late(&mut self) {
         if let Some(conn) = &mut self.conn {
@@ -267,7 +275,8 @@ impl State {
         }
     }
 
-    /// As `end`, for an operation that its own posting call ended: its failure gives an entry, injected or not.
+    /// As `end`, for an operation that its own posting call has ended. A failure gives an entry even for an inject
+    /// call.
     pub fn end_posted(&mut self, end: &Ending, result: Result<()>) {
         self.end(&Ending { silent: false, ..*end }, result);
     }
@@ -279,7 +288,8 @@ impl State {
         }
     }
 
-    /// Ends a receive: `len` bytes are in place, `lost` bytes did not fit, and remote data may have come.
+    /// Ends a receive: `len` bytes are in place, and `lost` bytes did not fit. `data` is the remote CQ data, if some
+    /// came.
     pub fn received(&mut self, recv: &Recv, len: usize, lost: usize, data: Option<u64>) {
         let kind = flags::RECV | flags::MSG | if data.is_some() { flags::REMOTE_CQ_DATA } else { 0 };
         self.stats.recvs += 1;
@@ -312,7 +322,7 @@ impl State {
         self.recv_deadline = 0;
     }
 
-    /// Counts a matched message; tells the peer now and then.
+    /// Counts a matched message, and tells the peer the count after each quarter of the window.
     pub fn count_match(&mut self) {
         self.matched += 1;
         if self.matched - self.published >= WINDOW / 4 {
@@ -330,7 +340,7 @@ impl State {
         }
     }
 
-    /// A peer that keeps to the window can have this many unmatched messages here, and no more.
+    /// Checks that the peer has sent no more unmatched messages than its window allows.
     pub fn check_window(&self) -> Result<()> {
         if self.unexpected.len() as u64 > WINDOW {
             return Err(protocol("the peer sent more messages than its window allows"));

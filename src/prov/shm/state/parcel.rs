@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Parcels of a lane as their takers see them: queued ones, and messages that still lie in the ring.
+//! The two kinds of parcels of a lane, as the layer above sees them: queued parcels, and messages that still lie in the
+//! ring.
 
 use crate::prov::Parcel;
 use crate::prov::op::Iov;
 use crate::prov::shm::wire::layout::SegmentRef;
 use crate::sync::consumer::Message;
 
-/// A parcel that was taken out of the ring among other messages, and waits.
+/// A parcel that was taken out of the ring, to reach the messages behind it, and that waits for the layer above.
 pub struct QueuedParcel {
     pub words: Box<[u64]>,
     pub bytes: Box<[u8]>,

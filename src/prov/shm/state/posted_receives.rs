@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Posted receives, in the order of posting: a ring buffer that grows.
 //!
-//! It is not a `VecDeque`, because `push_back` moves a receive that was made elsewhere, and the CPU stalls on reading what it has
-//! just written. Here a receive is made in its place.
+//! `PostedReceives::post` makes a receive in its place. A `VecDeque` would not do: its `push_back` copies a receive
+//! that the CPU has just written elsewhere, and the CPU stalls on reading bytes that it has just written.
 
 use super::arrivals::Recv;
 use crate::error::Result;
@@ -15,8 +15,9 @@ const FIRST: usize = 4;
 pub struct PostedReceives {
     /// No places, or a power of two of them.
     places: Box<[Option<Recv>]>,
-    /// Counts of taken and posted receives; each receive lies at its number modulo the places.
+    /// Count of receives taken so far, which is the number of the first one.
     taken: usize,
+    /// Count of receives posted so far. Receive number n lies at place n modulo the count of places.
     posted: usize,
 }
 
@@ -36,14 +37,14 @@ impl PostedReceives {
         number & self.places.len().wrapping_sub(1)
     }
 
-    /// Posts the receive that `make` makes, unless the ring would have to grow.
+    /// Posts the receive that `make` makes. False: nothing was done, because the ring would have to grow.
     #[inline(always)]
     pub fn post(&mut self, make: impl FnOnce() -> Recv) -> bool {
         if self.len() >= self.places.len() {
             return false;
         }
         let at = self.at(self.posted);
-        // The replaced value is a receive that `pass` took, which owns nothing, or none; so it is not dropped.
+        // The replaced value is `None`, or a receive that `pass` took and that owns nothing, so it needs no drop.
         std::mem::forget(self.places[at].replace(make()));
         self.posted = self.posted.wrapping_add(1);
         true
@@ -74,7 +75,7 @@ impl PostedReceives {
         Ok(())
     }
 
-    /// Takes the first.
+    /// Takes the first receive.
     #[inline]
     pub fn pop_front(&mut self) -> Option<Recv> {
         if self.is_empty() {
@@ -92,7 +93,8 @@ impl PostedReceives {
         &rest[..rest.len().min(self.len()).min(most)]
     }
 
-    /// Takes the first `n` receives, which have one piece each and so own nothing; their places are reused later.
+    /// Takes the first `n` receives and leaves them in their places. Each has one piece, so it owns nothing that a drop
+    /// would free.
     #[inline(always)]
     pub fn pass(&mut self, n: usize) {
         self.taken = self.taken.wrapping_add(n);
@@ -118,7 +120,7 @@ mod tests {
     use crate::prov::op::Pieces;
     use std::collections::VecDeque;
 
-    /// Each other one owns memory.
+    /// A receive that owns memory if `context` is odd.
     fn recv(context: usize) -> Recv {
         let pieces = if context.is_multiple_of(2) { Pieces::One(Iov::EMPTY) } else { Pieces::Many([Iov::EMPTY; 2].into()) };
         Recv { pieces, site: Site::HOST, room: 0, context, wanted: true, deadline: 0, ticket: None }

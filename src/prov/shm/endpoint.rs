@@ -34,7 +34,7 @@ use std::collections::VecDeque;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
-/// Length from which an operation takes no fast path.
+/// The value of `State::shared_from`: the length from which an operation takes no fast path.
 fn shared_from(coop: Coop, faults: bool) -> usize {
     match (faults, coop.is_on()) {
         (true, _) => 0,
@@ -117,7 +117,7 @@ impl Endpoint {
 }
 
 impl prov::Endpoint for Endpoint {
-    /// The handle that events name.
+    /// Sets the handle that events name.
     fn set_object(&self, object: usize) {
         self.state.lock().object = object;
     }
@@ -132,13 +132,13 @@ impl prov::Endpoint for Endpoint {
         Ok(())
     }
 
-    /// Enables the endpoint for operations that the layer above posts with `op_flags` by default, and decides which fast entries they
-    /// may take.
+    /// Enables the endpoint, and decides which fast paths its operations may take. `op_flags`: the default flags of
+    /// operations.
     fn enable(&self, op_flags: OpFlags) -> Result<()> {
         let mut s = self.state.lock();
         s.bind.check_can_enable()?;
         let lines = config::get().ring_slots as usize;
-        // A lane is one of many, whose rings together should fit a cache.
+        // A connectionless endpoint has many lanes, whose rings together should fit into a cache.
         s.segment = Some(Segment::create(if s.bind.is_lane() { MIN_LINES } else { lines })?);
         s.phase = Phase::Enabled;
         s.bind.enable(op_flags);
@@ -176,7 +176,7 @@ impl prov::Endpoint for Endpoint {
         Ok(())
     }
 
-    /// Accepts a request. After a failure the request is gone, as its peer is.
+    /// Accepts a request. A failure consumes the request too, because its peer is gone then.
     fn accept(&self, request: Box<dyn prov::Request>, data: &[u8]) -> Result<()> {
         let request: Request = own_request(request)?;
         let mut s = self.state.lock();
@@ -192,7 +192,7 @@ impl prov::Endpoint for Endpoint {
         }
         let name = fresh_name()?;
         let address = format!("{SCHEME}{name}");
-        // Once the endpoint is connecting, the name reaches it no more, but still identifies it.
+        // No peer can dial an endpoint that is connecting already, so the name then only identifies the endpoint.
         if matches!(s.phase, Phase::Fresh | Phase::Enabled) {
             s.acceptor = Some(HandshakeAcceptor::listen(name, false)?);
         }
@@ -208,7 +208,7 @@ impl prov::Endpoint for Endpoint {
         }
     }
 
-    /// Tells the peer, and ends all outstanding operations.
+    /// Ends the connection: tells the peer, and ends all outstanding operations.
     fn shutdown(&self) -> Result<()> {
         let mut s = self.state.lock();
         if s.conn.is_none() && !matches!(s.phase, Phase::Connecting(_)) {
@@ -218,8 +218,8 @@ impl prov::Endpoint for Endpoint {
         Ok(())
     }
 
-    /// Closes the endpoint; posted receives get error entries. `EBUSY`: a peer that does not go on, or a device, may still use the
-    /// buffer of an operation, whose entry therefore cannot come yet; all else is over.
+    /// Closes the endpoint; posted receives get error entries. `EBUSY`: a stopped peer or a device may still use the
+    /// buffer of an operation, so that the operation's entry cannot come yet. Everything else has ended by then.
     fn close(&self) -> Result<()> {
         let until = time::now_ns() + config::get().close_ms * 1_000_000;
         self.leave(&mut self.state.lock());
@@ -304,8 +304,8 @@ impl prov::Endpoint for Endpoint {
         Err(Error::new(errno::ENOENT, "context: no operation of this endpoint with it can still be cancelled"))
     }
 
-    /// One turn of progress. If another thread is inside, its turn suffices, unless `force` says that this is the last look before
-    /// sleeping: the other thread may have looked before the mark was set.
+    /// One turn of progress. If another thread is in a turn, this call does nothing, unless `force` is set. The last
+    /// look before sleeping sets `force`, because the other thread may have looked before the sleep mark was set.
     #[inline]
     fn progress(&self, force: bool) {
         if force {
@@ -316,8 +316,9 @@ impl prov::Endpoint for Endpoint {
         }
     }
 
-    /// Watches the endpoint's sockets with `poller` and marks this side asleep, so that the peer wakes it. The caller runs the
-    /// returned barrier and progress once more, and sleeps if `may_sleep`.
+    /// Adds the endpoint's sockets to `poller`, and marks this side as asleep, so that the peer wakes it. The caller
+    /// then runs the barrier for the returned fences and one more turn of progress, and sleeps only if `may_sleep` is
+    /// true.
     fn sleep(&self, poller: &Poller) -> Result<Option<Fences>> {
         let mut s = self.state.lock();
         s.sleepers += 1;
@@ -342,7 +343,7 @@ impl prov::Endpoint for Endpoint {
         Ok(None)
     }
 
-    /// A number that changes when other sockets are to be watched.
+    /// A number that changes whenever `sleep` would watch other sockets.
     fn watched(&self) -> u64 {
         let s = self.state.lock();
         let connecting = match &s.phase {
@@ -356,14 +357,14 @@ impl prov::Endpoint for Endpoint {
         connecting | u64::from(s.conn.is_some()) << 3 | u64::from(s.acceptor.is_some()) << 4
     }
 
-    /// After the look that follows `sleep`: true if no peer has woken this endpoint since.
+    /// True if, after the look that follows `sleep`, no peer has woken this endpoint and no work is left.
     fn may_sleep(&self) -> bool {
         let s = self.state.lock();
         s.conn.as_ref().is_none_or(|conn| conn.link.may_sleep()) && !s.has_more()
     }
 
-    /// Undoes one `sleep`. If another thread still sleeps on this endpoint, the packet that woke this thread may have been meant for
-    /// that one: the mark is set again, so that nothing is missed.
+    /// Undoes one `sleep`. If another thread still sleeps on this endpoint, sets the sleep mark again, because the
+    /// packet that woke this thread may have been meant for that other thread.
     fn awake(&self, _poller: Option<&Poller>) {
         let mut s = self.state.lock();
         s.sleepers = s.sleepers.saturating_sub(1);
@@ -376,7 +377,7 @@ impl prov::Endpoint for Endpoint {
         s.progress(&self.domain, true);
     }
 
-    /// Longest sleep before this endpoint has work that no packet announces.
+    /// The longest time to sleep: until this endpoint has work that no packet announces.
     fn nap_ns(&self) -> u64 {
         const LONG: u64 = u64::MAX;
         const SHORT: u64 = 1_000_000;
@@ -437,8 +438,8 @@ impl prov::Endpoint for Endpoint {
         Ok(())
     }
 
-    /// Permits or forbids operations to call a device's driver in this process. Where it is forbidden, the copier process must be
-    /// there.
+    /// Permits or forbids operations to call a device's driver in this process. To forbid the calls, the copier process
+    /// must be ready.
     fn set_driver_calls(&self, on: bool) -> Result<()> {
         if !on {
             copier::get()?.prepare()?;
@@ -451,7 +452,8 @@ impl prov::Endpoint for Endpoint {
         Ok(())
     }
 
-    /// The path depends on the peer's region alone, not on the local memory.
+    /// Reports the path to the peer's region `key`, which does not depend on local memory; or, for `MESSAGES`, the path
+    /// of messages from the memory that `desc` names.
     fn report(&self, key: u64, desc: u64) -> Result<PathReport> {
         let mut s = self.state.lock();
         if key == MESSAGES {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! An endpoint as a lane of a connectionless endpoint. Its parcels are ring messages of their own kind, which go straight from the
-//! ring to the taker (`prov/lane.rs`); other messages go through `progress.rs`.
+//! An endpoint as a lane of a connectionless endpoint. Its parcels are ring messages of the kind `PARCEL`, which go
+//! straight from the ring to the taker in the layer above (`prov/lane.rs`). Other messages go through `progress.rs`.
 
 use super::endpoint::Endpoint;
 use super::limits::{BUDGET, WINDOW};
@@ -19,15 +19,16 @@ use crate::sync::cache_line::LINE_BYTES;
 use crate::sync::consumer::Message;
 use crate::sync::ring::Header;
 
-/// Most words at the beginning of a parcel.
+/// Most fixed words of a parcel, which stand in front of its bytes.
 const WORDS: usize = 32;
-/// Turns that only take parcels between two full turns of progress.
+/// Most turns in a row that only take parcels, before a full turn of progress.
 const FULL_TURN: u32 = 15;
-/// Turns in a row that may refuse the first parcel and leave it in the ring with all messages behind it.
+/// Turns in a row after which a refused first parcel no longer stays in the ring, where it holds up all messages behind
+/// it: then it is queued.
 const REFUSALS: u8 = 16;
 
 impl State {
-    /// Queues a parcel that arrived among other messages while there is no taker.
+    /// Queues a parcel out of the ring, to reach the messages behind it, while no taker is there.
     pub fn on_parcel(&mut self, message: &Message<'_, SegmentRef>) -> Result<()> {
         if self.parcels.len() as u64 > WINDOW {
             return Err(protocol("the peer sent more parcels than its window allows"));
@@ -39,7 +40,7 @@ impl State {
         Ok(())
     }
 
-    /// Hands out the parcels that `on_parcel` has queued; false: `each` wants no more.
+    /// Hands out the parcels that `on_parcel` has queued. False: `each` has refused one.
     fn take_queued(&mut self, each: &mut dyn Taker) -> bool {
         while let Some(parcel) = self.parcels.front() {
             if !each.take(parcel) {
@@ -52,7 +53,7 @@ impl State {
         true
     }
 
-    /// Hands out parcels straight from the ring, up to a message of another kind; false: `each` wants no more.
+    /// Hands out parcels straight from the ring, up to a message of another kind. False: `each` has refused one.
     fn take_ring(&mut self, each: &mut dyn Taker) -> Result<bool> {
         for _ in 0..BUDGET {
             let Some(rx) = &mut self.rx else { return Ok(true) };
@@ -83,8 +84,8 @@ impl State {
         Ok(true)
     }
 
-    /// Hands out parcels straight from the ring, where nothing else is to be done in this turn. `None`: a full turn is needed; true:
-    /// `each` wants no more for now.
+    /// The fast turn: hands out parcels straight from the ring. `None`: there is other work, so a full turn must
+    /// follow. True: `each` has refused a parcel.
     #[inline(always)]
     fn take_brief(&mut self, each: &mut dyn Taker) -> Option<bool> {
         if !self.parcels.is_empty() {
@@ -126,8 +127,8 @@ impl State {
         over.then_some(!goes_on)
     }
 
-    /// Continues after `n` parcels with parcels of any length. Returns whether `each` wants more, whether the ring is empty, and the
-    /// count taken.
+    /// Continues `take_brief` after `n` parcels, with parcels of any length. Returns true if `each` has refused none,
+    /// true if the ring is empty, and the count of parcels taken.
     #[inline(never)]
     fn take_long(&mut self, each: &mut dyn Taker, mut n: u64) -> Option<(bool, bool, u64)> {
         while n < BUDGET as u64 {
@@ -144,7 +145,7 @@ impl State {
                 n += 1;
                 continue;
             }
-            // A full turn reports a broken message.
+            // A broken message ends this loop; the next full turn reports it.
             let Some(message) = self.rx.as_mut()?.front().ok()? else { return Some((true, true, n)) };
             if message.header.kind != kind::PARCEL {
                 self.refusals = if n > 0 { 0 } else { self.refusals };
@@ -161,7 +162,8 @@ impl State {
     }
 }
 
-/// True if a parcel sent now overtakes no operation and the peer has room for it.
+/// True if a parcel that is sent now overtakes no operation, and both the peer's window and the ring have room for the
+/// parcel.
 fn may_go(conn: &mut Conn, header: Header) -> Result<bool> {
     Ok(conn.is_clear() && credit(conn)? && conn.room(header)?)
 }
@@ -227,7 +229,7 @@ impl Lane for Endpoint {
             s.stats.sends += u64::from(went);
             return went;
         }
-        // A call for each count of words: each has its own copy loop, with the offset in the line known at compile time.
+        // One call for each count of words, because each is compiled with the offset in the line as a constant.
         match *words {
             [first] => conn.tx.write_line_behind(kind::PARCEL, &[first], from),
             [first, tag] => conn.tx.write_line_behind(kind::PARCEL, &[first, tag], from),
@@ -256,7 +258,7 @@ impl Lane for Endpoint {
         }
     }
 
-    /// Hands out all parcels that have arrived. The ring has them, so the kernel need not be asked.
+    /// Hands out all parcels that have arrived. They lie in the ring, so the turn does not look at the control socket.
     fn take_all(&self, each: &mut dyn Taker) {
         self.full_turn(&mut self.state.lock(), false, each);
     }
@@ -272,7 +274,8 @@ impl Endpoint {
     fn full_turn(&self, s: &mut State, force: bool, each: &mut dyn Taker) {
         let goes_on = self.take_parcels(s, each);
         s.refusals = s.refusals.saturating_add(u8::from(!goes_on));
-        // Parcels behind other messages wait for the second look, and a refused one for the next turn.
+        // The turn leaves parcels in the ring: those behind other messages for the second look below, a refused one for
+        // the next turn.
         s.taking = goes_on || (!force && s.refusals < REFUSALS);
         s.progress(&self.domain, force);
         if std::mem::take(&mut s.taking) && goes_on {
@@ -280,7 +283,7 @@ impl Endpoint {
         }
     }
 
-    /// Hands out queued parcels and then those in the ring; false: `each` wants no more.
+    /// Hands out the queued parcels and then the parcels in the ring. False: `each` has refused one.
     fn take_parcels(&self, s: &mut State, each: &mut dyn Taker) -> bool {
         s.take_queued(each)
             && s.take_ring(each).unwrap_or_else(|e| {

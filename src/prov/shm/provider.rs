@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The traits of the layer above: the provider, and a domain of it (registration, closing, allocation, opening endpoints).
+//! Implements the traits of the layer above for the provider and for a domain: registration, closing, allocation, and
+//! opening of endpoints.
 
 use super::domain::Domain;
 use super::endpoint::Endpoint;
@@ -37,13 +38,14 @@ impl Provider for Shm {
         Reach::Host
     }
 
-    /// Names of sockets are as unique in a network namespace as its ports. In a directory that several namespaces share, the second
-    /// process finds the name taken.
+    /// A name made of an IP address and a port is as unique in a network namespace as the port is. In a socket
+    /// directory that several network namespaces share, two processes may want the same name; then the second process
+    /// finds the name taken.
     fn lane_address(&self, _info: &Info, at: SocketAddr) -> String {
         address::of_lane(at)
     }
 
-    /// The one candidate of this host.
+    /// The single candidate: shm on this host.
     fn candidates(&self, ask: &Ask<'_>) -> Vec<Info> {
         let mut info = info::info();
         if let Err(e) = info::answer(&mut info, ask) {
@@ -67,7 +69,8 @@ impl Provider for Shm {
 }
 
 impl Domain {
-    /// Closes a region that peers may have used. `who` finds the peers that may be inside, at the first attempt.
+    /// Closes a region that peers may have used. At the first attempt `who` finds the peers that may be inside; later
+    /// attempts wait for the rest of these peers.
     #[inline(never)]
     fn close_used_region(&self, id: RegionId, limit_ms: u64, who: fn(&Domain, RegionId) -> Result<quiesce::Initiators>) -> Result<()> {
         self.regions.lock().shut(&self.table, id)?;
@@ -86,7 +89,7 @@ impl Domain {
         }
         let mut regions = self.regions.lock();
         let gone = (regions.forget(&self.table, id), std::mem::take(&mut regions.files.gone));
-        // Dropping them may call a driver, so the lock is released first.
+        // The drop of pins and mappings may call a driver, so the lock is released first.
         drop(regions);
         drop(gone);
         Ok(())
@@ -98,15 +101,16 @@ impl Domain {
         {
             let mut links = self.links.lock();
             links.sweep_late();
-            // The store to the gate and the load of the filter are both sequentially consistent: a peer whose bit is not seen here
-            // sees the closed gate when it looks the region up.
+            // The store to the gate and the load of the filter are both sequentially consistent. So if this look does
+            // not see a peer's bit, that peer sees the closed gate when it looks the region up.
             used.extend(links.all.iter().filter(|l| quiesce::used(l, id.index())).cloned());
         }
         if used.is_empty() {
             return Ok(Vec::new());
         }
         let fences = if used.iter().any(|l| l.fences == Fences::Remote) { Fences::Remote } else { Fences::Full };
-        // Without the barrier a peer's mark may not be visible: nothing is known then, and the region stays.
+        // Without the barrier a peer's mark may not be visible yet. Then the peers inside are unknown, and the region
+        // is not closed.
         barrier(fences).map_err(|e| Error::new(errno::EBUSY, format!("who copies in this region cannot be found out: {e}")))?;
         Ok(quiesce::initiators(&used, id.index()))
     }
@@ -137,7 +141,8 @@ impl prov::Domain for Domain {
         (regions.open_count(), regions.files.allocations())
     }
 
-    /// Drivers are called without the regions' lock, so that a driver that hangs delays only its own registration.
+    /// Registers a region. Calls drivers without the regions' lock, so that a driver that hangs delays only this
+    /// registration.
     fn register(&self, attr: &Attr<'_>) -> Result<RegionId> {
         let refused = self.regions.lock().refused()?;
         let mut probe = Probe::of(attr, (self.modes.paths - refused) & attr.policy.allowed())?;
@@ -145,7 +150,8 @@ impl prov::Domain for Domain {
             if let Some(id) = self.regions.lock().register(&self.table, self.modes, attr, refused, &mut probe)? {
                 return Ok(id);
             }
-            // A file that is known now may be gone when it is needed; then the loop comes back here.
+            // A file that is known now, and so not exported, may be gone when `register` needs it; then the loop comes
+            // back here.
             probe.export(|of| self.regions.lock().files.known_device(of).is_some());
         }
     }
@@ -161,15 +167,16 @@ impl prov::Domain for Domain {
         self.regions.lock().make_room();
     }
 
-    /// As `register_fast`, for memory that the library lends to one peer. The key is not listed, because it contains the index.
+    /// As `register_fast`, for memory that the library lends to one peer. The key is the provider's and contains the
+    /// entry's index, so it needs no place in the hash table of keys.
     #[inline]
     fn lend(&self, iov: Iov) -> Option<RegionId> {
         self.regions.lock().lend(&self.table, self.modes, iov)
     }
 
-    /// Closes a lent region without the barrier, because no peer has to be found: the one peer that was told the key has ended its
-    /// last copy before it said so, and no other has the key. A peer that lies reads no more than a peer that keeps a mapping. Copies
-    /// that this process makes for the peer are seen by the region's own count of users.
+    /// Closes a lent region without the barrier. Only one peer was told the key, and that peer has reported the end of
+    /// its last copy, so no peer can be inside. A peer that lies can read no more than a peer that keeps a mapping.
+    /// Copies that this process makes for the peer count as users of the region; while one runs, the close fails.
     #[inline]
     fn take_back(&self, id: RegionId) -> Result<()> {
         if self.regions.lock().close_fast(&self.table, id) {
@@ -178,7 +185,7 @@ impl prov::Domain for Domain {
         self.close_used_region(id, 0, |_, _| Ok(Vec::new()))
     }
 
-    /// Closes a region: when this returns `Ok`, no peer's copy runs and none can start.
+    /// Closes a region. After `Ok`, no copy of a peer runs in the region, and none can start.
     #[inline]
     fn close_region(&self, id: RegionId) -> Result<()> {
         self.close_within(id, config::get().close_ms)
@@ -200,7 +207,7 @@ impl prov::Domain for Domain {
         self.regions.lock().bind_counter(&self.table, id, counter)
     }
 
-    /// Open regions that touch `[addr, addr+len)`.
+    /// The count of open regions that overlap `[addr, addr+len)`.
     fn regions_covering(&self, addr: u64, len: u64) -> usize {
         self.regions.lock().covering(addr, len)
     }
@@ -222,7 +229,7 @@ mod tests {
 
     #[test]
     fn what_is_lent_comes_back_unless_a_copy_of_this_process_runs() {
-        // As in the domains of lanes, callers choose the keys.
+        // Callers choose the keys, as in the domains of lanes.
         let domain = Domain::open(Threading::Safe, true, false).unwrap();
         let bytes = vec![7u8; 4096];
         // SAFETY: the bytes outlive the regions.

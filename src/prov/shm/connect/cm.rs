@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Connecting: dials and accepts, exchanges introductions over the control socket, and joins two endpoints by a link.
 //!
-//! A dialing endpoint sends Hello with its segment and table; the accepting one answers Accept with its own; the dialing one answers
-//! Ready. Two endpoints that connect by exchanged addresses do the same: the one with the smaller name dials.
+//! The dialing endpoint sends Hello with its segment and region table; the accepting endpoint answers Accept with its
+//! own; the dialing endpoint then sends Ready. Two endpoints that connect by exchanged addresses do the same: the
+//! endpoint with the smaller name dials.
 
 use crate::error::{Code, Error, Result, errno};
 use crate::hmem::copier;
@@ -30,6 +31,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
 impl State {
+    /// This endpoint's introduction.
     fn intro(&self, domain: &Domain, data: &[u8], by_name: bool) -> Result<Intro> {
         let Some((segment, _)) = &self.segment else { return Err(Error::new(errno::EOPBADSTATE, "ep: not enabled")) };
         let guard = Guard::own()?;
@@ -45,8 +47,8 @@ impl State {
         })
     }
 
-    /// Chooses the process that makes the device copies of this endpoint, if this process may call no driver; before the peer is
-    /// told.
+    /// Chooses the copier process, if this process may call no driver. Called before the introduction, which tells the
+    /// peer of the copier process.
     fn choose_copier(&mut self) -> Result<()> {
         self.copier = (!self.options.driver_calls).then(copier::get).transpose()?;
         Ok(())
@@ -59,7 +61,8 @@ impl State {
         socket::send(socket.as_fd(), packet, &fds)
     }
 
-    /// Connects to a peer that has introduced itself.
+    /// Makes the connection with a peer that has introduced itself: maps the peer's segment and table, and adds the
+    /// link to the domain.
     fn join(&mut self, domain: &Domain, socket: Arc<Control>, pid: i32, intro: &Intro, descriptors: IntroDescriptors) -> Result<()> {
         let peer = Segment::attach(descriptors.segment.as_fd(), intro.ring_lines as usize)?;
         let table = Table::attach(descriptors.table.as_fd())?;
@@ -75,7 +78,7 @@ impl State {
         self.rx = Some(Consumer::new(mine));
         let fragment = self.faults.as_ref().and_then(|f| f.plan.short());
         let mut conn = Conn::new(link, domain.modes.paths & self.options.policy.allowed(), fragment);
-        // The copier process that the peer was told of.
+        // The copier process of which the introduction has told the peer.
         if let Some(copier) = self.copier {
             conn.copy_elsewhere(copier);
         }
@@ -86,8 +89,8 @@ impl State {
         Ok(())
     }
 
-    /// Accepts a request. The domain knows the link before the peer learns anything of it, so a region that is closed meanwhile finds
-    /// the peer. This side leaves the peer's regions alone until the peer says Ready.
+    /// Accepts a request. The link is added to the domain before Accept goes out, so the close of a region already
+    /// waits for this peer. This side touches no region of the peer until the peer has sent Ready.
     pub fn accept(&mut self, domain: &Domain, mut request: Request, data: &[u8]) -> Result<()> {
         let packet = Frame::Accept(self.intro(domain, data, request.intro.by_name)?).encode();
         let Some((_, segment)) = &self.segment else { return Err(Error::new(errno::EOPBADSTATE, "ep: not enabled")) };
@@ -123,7 +126,7 @@ pub fn advance(state: &mut State, domain: &Domain) {
     }
 }
 
-/// Ends a failed attempt: an error event, and the endpoint is over.
+/// Ends a failed attempt to connect: puts an error event into the event queue, and ends the endpoint.
 fn give_up(state: &mut State, domain: &Domain, why: Error, data: Vec<u8>) {
     state.tear(domain, &why);
     state.phase = Phase::Down(why.clone());
@@ -168,7 +171,7 @@ fn try_advance(state: &mut State, domain: &Domain) -> Result<()> {
                         match state.introduce(&fd, &packet, segment, domain) {
                             Ok(true) => *socket = Some(fd),
                             Ok(false) => return Err(Error::fixed(errno::ECONNREFUSED, "the listener's socket takes no introduction")),
-                            // The listener may have said why it refuses.
+                            // The listener may have sent the reason why it refuses.
                             Err(e) => return Err(read_answer(&fd).err().unwrap_or(e)),
                         }
                     }
@@ -179,12 +182,13 @@ fn try_advance(state: &mut State, domain: &Domain) -> Result<()> {
                     Some(Answer::Accepted(intro, descriptors)) => {
                         let pid = check_peer(fd.as_fd(), name)?;
                         state.join(domain, fd, pid, &intro, descriptors)?;
-                        // An endpoint that accepted has no name of its own: the name dialed is its listener's.
+                        // An accepting endpoint may have no name of its own. Then the dialed name, its listener's,
+                        // stands for it.
                         if intro.name.is_empty() {
                             state.peer_name = Some(name.clone());
                         }
                         if let Some(conn) = &state.conn {
-                            // If the listener is gone by now, the socket shows it.
+                            // If this fails, the listener is gone, and the socket will show that.
                             let _ = socket::send(conn.link.socket.as_fd(), &Frame::Ready.encode(), &[]);
                         }
                         state.event(EventKind::Connected, intro.data, None);
@@ -213,7 +217,7 @@ fn try_advance(state: &mut State, domain: &Domain) -> Result<()> {
     Ok(())
 }
 
-/// True if the dialer has said Ready, so that both sides know the link.
+/// True if the dialer has sent Ready, so that both domains know the link.
 fn has_joined(conn: &Conn) -> Result<bool> {
     let mut buf = [0u8; frame::MAX];
     match frame::recv(&conn.link.socket, &mut buf)? {
@@ -249,7 +253,7 @@ fn read_answer(fd: &Arc<Control>) -> Result<Option<Answer>> {
     }
 }
 
-/// Begins to connect by exchanged addresses: the endpoint with the smaller name dials, the other one waits.
+/// Begins to connect by exchanged addresses: the endpoint with the smaller name dials, and the other endpoint waits.
 pub fn by_address(state: &mut State, peer: &str, deadline: u64) -> Result<()> {
     name::check_plain(peer)?;
     let peer = check_address(peer)?.to_string();

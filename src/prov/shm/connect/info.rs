@@ -12,7 +12,7 @@ use crate::prov::{Offer, flags};
 use crate::sys::space::{AddressSpace, Guard};
 use crate::sys::{mem, path_socket, process};
 
-/// The facts of this host that decide which paths work.
+/// The facts of this host that decide which paths work, for programs and for reports.
 pub fn offer() -> Offer {
     let mut facts = Vec::new();
     let mut fact = |name: &str, value: std::result::Result<String, String>| facts.push((name.to_string(), value));
@@ -60,6 +60,7 @@ pub fn offer() -> Offer {
     Offer { name: "shm", usable, facts }
 }
 
+/// The attributes that the provider offers.
 pub fn info() -> Info {
     let info = Info::of_cpu("shm");
     Info {
@@ -76,7 +77,7 @@ pub fn info() -> Info {
     }
 }
 
-/// Fills in the address. `Err`: why shm cannot serve the request.
+/// Fills the address of a getinfo call into `info`. `Err`: the reason why shm cannot serve the call.
 pub fn answer(info: &mut Info, ask: &Ask<'_>) -> Result<()> {
     let address = |s: &str| if s.starts_with(SCHEME) { s.to_string() } else { format!("{SCHEME}{s}") };
     if let Some(other) = ask.service.filter(|s| s.contains("://") && !s.starts_with(SCHEME)) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A passive endpoint: a name, and the listening socket under it on which introductions arrive.
+//! A passive endpoint: a name, and the socket that listens under the name for introductions.
 
 use crate::error::{Error, Result};
 use crate::prov::shm::handshake::acceptor::HandshakeAcceptor;
@@ -13,7 +13,7 @@ pub struct Listener {
 }
 
 impl Listener {
-    /// Opens a passive endpoint. `address`: where to listen; none: a fresh name.
+    /// Opens a passive endpoint that will listen at `address` or, without one, under a fresh name.
     pub fn open(address: Option<&str>) -> Result<Listener> {
         let name = match address {
             Some(a) => check_address(a)?.to_string(),
@@ -39,7 +39,8 @@ impl prov::Listener for Listener {
         (requests, acceptor.trouble())
     }
 
-    /// An acceptor has its own descriptor that watches the connections without an introduction.
+    /// Changes when the acceptor is made. The acceptor's one descriptor watches all connections without an
+    /// introduction.
     fn watched(&self) -> u64 {
         u64::from(self.acceptor.is_some())
     }

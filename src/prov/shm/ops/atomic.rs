@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Atomics. If the region is mapped here, this side's CPU carries them out; else the target's CPU does, in its progress. Both run the
-//! same instructions on the same pages, so they are atomic with each other.
+//! Atomic operations. If the region is mapped here, this side's CPU carries the operation out; else the target's CPU
+//! does, in its progress. Both CPUs run the same instructions on the same pages, so all operations are atomic with each
+//! other.
 
 use super::rma::SLOW_FLAGS;
 use crate::error::{Code, Error, Result, errno};
@@ -38,7 +39,7 @@ impl State {
         }
     }
 
-    /// Posts an atomic operation of any kind, in the order of posting.
+    /// The general way of `atomic`: posts an operation of any kind, behind the operations that wait.
     #[inline(never)]
     fn atomic_later(&mut self, domain: &Domain, op: &AtomicOp, c: &Common) -> Result<()> {
         if self.conn.is_none() {
@@ -55,7 +56,7 @@ impl State {
             job.held_until = until;
         }
         let queued = verdict != Verdict::Go || self.conn.as_ref().is_some_and(|conn| !conn.backlog.is_empty());
-        // An injected operation leaves no entry to wait for: it goes now, or its caller gets EAGAIN.
+        // An inject call leaves no entry to wait for, so the operation starts now or the caller gets EAGAIN.
         let injected = c.flags & INJECT_FLAGS == INJECT_FLAGS && verdict == Verdict::Go && job.end.ticket.is_none();
         match if queued { Step::Blocked } else { self.start_atomic(&job) } {
             Step::Done(result) => self.end_posted(&job.end, result),
@@ -73,8 +74,8 @@ impl State {
         Ok(())
     }
 
-    /// Carries the operation out at once, if the region is mapped here as one piece, nothing is overtaken and no write needs a
-    /// notice.
+    /// The fast path of `atomic`: carries the operation out at once, if the region is mapped here as one piece and
+    /// counts no writes, and no earlier operation would be overtaken.
     #[inline(always)]
     fn atomic_now(&mut self, op: &AtomicOp, c: &Common) -> Fast {
         let (wanted, len) = (self.bind.wants_entry(c.flags), op.what.bytes());
@@ -111,6 +112,7 @@ impl State {
         Fast::Done
     }
 
+    /// Starts an operation that `atomic_later` has accepted.
     pub fn start_atomic(&mut self, job: &AtomicJob) -> Step {
         self.try_atomic(job).unwrap_or_else(|e| Step::Done(Err(e)))
     }
@@ -143,7 +145,8 @@ impl State {
             return Err(Error::coded(errno::EOPNOTSUPP, Code::Path, words));
         }
         let header = Header { kind: kind::ATOMIC, words: 4, bytes: job.operands.len() as u16, flags: 0 };
-        // The target answers staged reads when it has room, but atomics at once, so this one must wait for the reads.
+        // The target answers staged reads when its ring has room, but atomics at once. So an atomic waits until the
+        // reads are over.
         if conn.slots.is_reading() || !conn.room(header)? {
             return Ok(Step::Blocked);
         }

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The variants in which the body of an operation is compiled, by what is known of its operations. Each operation has one generic
-//! body; `table.rs` makes one function of it for each variant.
+//! The variants of the functions that post operations. Each operation has one generic function (`rma_fast`,
+//! `send_fast`); `table.rs` compiles it once for each variant. A variant says which operations may come and if locks
+//! are needed.
 
-/// Any operation; the library locks.
+/// Any operation; the function takes the locks.
 pub const LOCKED: u8 = 0;
-/// Any operation; the caller serialises its threads. The variants below also do without locks, and serve endpoints on which each
-/// operation gives one entry and nothing else.
+/// Any operation; no locks, because the caller serialises its threads. The variants below take no locks either, and
+/// serve only endpoints on which an operation gives one completion entry and has no other effect, such as a counter.
 pub const UNLOCKED: u8 = 1;
 /// RMA of one word.
 pub const COPY_8: u8 = 2;

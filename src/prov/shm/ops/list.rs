@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Lists of blocks, moved as one operation: by the CPU in one pass through mappings, by the kernel with many blocks in one call, by
-//! both sides' cores, or by a device's driver. Every block is checked before the first byte moves. Lists that fit none of these go
-//! piece by piece (`Native::Pieces`).
+//! Lists of blocks, moved as one operation: by the CPU in one pass through mappings, by cross-memory attach with many
+//! blocks in one system call, by both sides' cores, or by a device's driver. Every block is checked before the first
+//! byte moves. A list that none of these ways can move goes piece by piece (`Native::Pieces`).
 
 use crate::config;
 use crate::error::{Code, Error, Result};
@@ -21,7 +21,8 @@ use crate::prov::shm::state::State;
 use crate::prov::shm::state::conn::Conn;
 use crate::prov::shm::wire::layout::FLIGHTS;
 
-/// Most regions of a list, so that a list leaves half of the words for device copies free.
+/// Most regions of a list that is moved as one. A list by a driver takes one flight word for each region, so half of
+/// the flight words stay free.
 const REGIONS: usize = FLIGHTS / 2;
 
 /// The path that all blocks of a list take.
@@ -32,7 +33,7 @@ enum ListPath {
 }
 
 impl State {
-    /// Moves a list if it can be moved as one.
+    /// Posts a list. `Native::Pieces`: nothing was done, and the caller must post the list piece by piece.
     pub fn list(&mut self, domain: &Domain, dir: Dir, list: &List, c: &Common) -> Result<Native> {
         if self.conn.is_none() {
             return Err(self.not_connected());
@@ -65,7 +66,8 @@ impl State {
             return Ok(Native::Failed(block, why));
         }
         let shares = self.options.coop.is_on() && matches!(path, ListPath::Attach) && coop_list::fits(list);
-        // Large blocks are shared with the target one by one, as single operations are.
+        // A list of large blocks goes piece by piece, so that each block is shared with the target as a single
+        // operation is.
         let large = list.total / list.runs.len() >= config::get().coop_min;
         if self.options.coop.is_on() && large && !shares && matches!(path, ListPath::Direct | ListPath::Attach) {
             return Ok(Native::Pieces);
@@ -112,8 +114,8 @@ impl State {
         Ok(Native::Done)
     }
 
-    /// The outcome of a list whose copies failed: a list that other paths can carry goes piece by piece, and a peer that is gone ends
-    /// the connection.
+    /// Turns a failed list into its outcome: if another path may work, the list goes piece by piece. If the peer is
+    /// gone, ends the connection.
     fn handle_failure(&mut self, domain: &Domain, native: Native) -> Native {
         let Native::Failed(_, why) = &native else { return native };
         if why.code == Code::PeerGone {
@@ -124,6 +126,7 @@ impl State {
         native
     }
 
+    /// The ending of a list that goes on in flight.
     fn part(&self, dir: Dir, list: &List, c: &Common) -> Ending {
         let kind = flags::RMA | if dir == Dir::Read { flags::READ } else { flags::WRITE };
         Ending {
@@ -138,8 +141,8 @@ impl State {
     }
 }
 
-/// Where the blocks of device memory lie. Checks that they lie inside their regions, unless the list is `known`, and that the
-/// regions' memory is still what was registered.
+/// The site of blocks in device memory. Checks that the blocks lie inside their regions, unless the list is `known`,
+/// and that each region's memory is still the allocation that was registered.
 fn local_site(domain: &Domain, list: &List, known: bool) -> Result<Site> {
     let mut site = None;
     for (i, pair) in list.pairs.iter().enumerate() {
@@ -161,7 +164,7 @@ fn local_site(domain: &Domain, list: &List, known: bool) -> Result<Site> {
     Ok(site.unwrap_or(Site::HOST))
 }
 
-/// The peer's regions, one for each pair. The inner `Err`: the outcome of the list without them.
+/// The peer's regions, one for each pair. The inner `Err`: a region is not there, and this is the outcome of the list.
 fn find(conn: &mut Conn, site: Site, list: &List) -> Result<std::result::Result<Vec<RemoteRegion>, Native>> {
     conn.remotes.map_for(site);
     let mut regions: Vec<RemoteRegion> = Vec::with_capacity(list.pairs.len());
@@ -181,6 +184,7 @@ fn find(conn: &mut Conn, site: Site, list: &List) -> Result<std::result::Result<
     Ok(Ok(regions))
 }
 
+/// The path of all blocks; `None`: no single path serves them all.
 fn path(site: Site, regions: &[RemoteRegion], drivers: bool) -> Option<ListPath> {
     let all = |path: Paths| regions.iter().all(|p| p.path == path);
     let peer = regions.iter().find(|p| p.path == Paths::IPC).map(|p| p.site);
@@ -221,7 +225,7 @@ fn check(list: &List, regions: &[RemoteRegion], dir: Dir) -> std::result::Result
     Ok(())
 }
 
-/// Regions that count writes, each once for the list.
+/// The regions that count writes, each once: key, true, and the bytes of its blocks.
 fn counted(list: &List, regions: &[RemoteRegion]) -> Vec<(u64, bool, usize)> {
     let mut events: Vec<(u64, bool, usize)> = Vec::new();
     for (i, region) in regions.iter().enumerate().filter(|(_, p)| p.event) {

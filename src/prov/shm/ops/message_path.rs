@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Reports which path messages take. Short messages lie in the ring. The receiver fetches the bytes of longer ones if it can reach
-//! them, and otherwise has them sent through the ring.
+//! Reports which path messages take. Short messages go through the ring. The receiver fetches the bytes of longer
+//! messages if it can reach them, and otherwise asks for them through the ring.
 
 use crate::config;
 use crate::error::{Code, Error, Result, errno};
@@ -11,7 +11,7 @@ use crate::prov::shm::domain::Domain;
 use crate::prov::shm::state::State;
 
 impl State {
-    /// The path of messages from memory of the region `desc` names; 0: from memory that no descriptor names.
+    /// The path of messages from memory of the region that `desc` names; `desc` 0: from memory in no region.
     pub fn report_messages(&self, domain: &Domain, desc: u64) -> Result<PathReport> {
         let Some(conn) = self.conn.as_deref() else { return Err(self.not_connected()) };
         let (site, shared) = match desc {

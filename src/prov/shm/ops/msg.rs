@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Sending messages. Short messages travel in the ring, and so do somewhat longer ones from memory that the receiver cannot map. All
-//! other messages are offered to the receiver (`rendezvous.rs`).
+//! Sending messages. Short messages go through the ring, and so do somewhat longer messages from memory that the
+//! receiver cannot map. All other messages are offered to the receiver (`rendezvous.rs`).
 
 use super::fast::{LOCKED as GENERIC, SEND_LINE, SEND_OUT_OF_LINE, is_generic};
 use super::rendezvous;
@@ -26,7 +26,7 @@ use crate::sync::cache_line::LINE_BYTES;
 use crate::sync::primitive::Ordering;
 use crate::sync::ring::{Header, RingError};
 
-/// Where the memory of a message lies. `drivers`: this process may call drivers of devices.
+/// The site of a message's memory. `drivers`: true if this process may call drivers of devices.
 pub fn site_of_message(domain: &Domain, drivers: bool, local: &[Iov], c: &Common) -> Result<Site> {
     match (c.desc & DEVICE_DESC != 0, drivers) {
         (false, _) => Ok(Site::HOST),
@@ -58,7 +58,7 @@ impl State {
         let site = site_of_message(domain, self.options.driver_calls, local, c)?;
         let Some(conn) = self.conn.as_deref_mut() else { return Err(self.not_connected()) };
         let queued = !conn.backlog.is_empty();
-        // An injected operation leaves no entry to wait for: it goes now, or its caller gets EAGAIN.
+        // An inject call leaves no entry to wait for, so the message goes now or the caller gets EAGAIN.
         let injected = c.flags & INJECT_FLAGS == INJECT_FLAGS && site.is_host() && self.faults.is_none();
         if conn.outstanding() >= TX_SIZE || (injected && (queued || !takes_now(conn, c.flags, total)?)) || !self.reserve(wanted) {
             return Err(Error::AGAIN);
@@ -101,8 +101,8 @@ impl State {
         Ok(())
     }
 
-    /// Sends one piece of host memory through the ring, in a line or out of line, if no operation waits in front of it. Everything is
-    /// checked before anything is done: after `Declined`, nothing was done.
+    /// Sends one piece of host memory through the ring, in lines or out of line, if no earlier operation waits. All
+    /// checks come first, so after `Declined` nothing was done.
     ///
     /// # Safety
     /// If `VARIANT` is not generic: `tx` is the queue of the endpoint's sends, and the queue and the state are without locks.
@@ -162,14 +162,14 @@ impl State {
             _ => conn.tx.write_line(kind::SEND, *one),
         }
         conn.tx.claim_ahead(self.rx.as_ref().map_or(0, |rx| rx.passed()));
-        // Complete.
+        // The message is in the ring, so the send is complete.
         let asleep = conn.link.must_wake();
         if any && asleep {
             conn.link.wake();
         }
         conn.sent += 1;
         self.stats.sends += 1;
-        // In the variants for known operations all calls come last, so that no register is saved for them.
+        // In the special variants all function calls come last, so that the compiler saves no registers for them.
         let mut armed = false;
         if let Some(q) = queue
             && wanted
@@ -210,6 +210,7 @@ impl State {
         Fast::Declined
     }
 
+    /// Starts a send that `send` has accepted.
     pub fn start_send(&mut self, domain: &Domain, job: &mut SendJob) -> Step {
         let Some(conn) = self.conn.as_deref_mut() else { return Step::Done(Err(gone())) };
         let step = match try_send(conn, domain, job) {
@@ -240,7 +241,7 @@ pub fn credit(conn: &mut Conn) -> Result<bool> {
     Ok(conn.renew_sends())
 }
 
-/// True if a message that goes through the ring can go at once.
+/// True if a message of `total` bytes, sent through the ring, can go at once.
 fn takes_now(conn: &mut Conn, op_flags: u64, total: usize) -> Result<bool> {
     let acked = op_flags & flags::DELIVERY_COMPLETE != 0;
     let words = u8::from(op_flags & flags::REMOTE_CQ_DATA != 0) + u8::from(acked);
@@ -308,7 +309,8 @@ fn try_send(conn: &mut Conn, domain: &Domain, job: &mut SendJob) -> Result<Step>
     Ok(Step::InFlight)
 }
 
-/// Wakes the peer and the queue's reader where needed. Out of line, so that senders save no registers for calls that are seldom made.
+/// Wakes the peer and the queue's reader where needed, and checks the peer's process. Out of line, so that senders save
+/// no registers for these seldom calls.
 #[cold]
 #[inline(never)]
 fn wake_after_send(conn: &mut Conn, asleep: bool, queue: Option<&Queue>) {

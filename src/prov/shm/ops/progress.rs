@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Progress of an endpoint. One turn takes messages from the ring, reads reports in the slots, and goes on with operations that wait.
-//! Now and then it reads the control socket and checks deadlines.
+//! Progress of an endpoint. One turn takes messages from the ring, reads reports in the slots, and goes on with
+//! operations that wait. Some turns also read the control socket and check deadlines.
 
 use super::{recv, rendezvous, staged};
 use crate::config;
@@ -23,15 +23,15 @@ use crate::sync::consumer::Message;
 use crate::sys::{cancel, socket, time};
 use std::os::fd::AsFd;
 
-/// Ticks of one turn that starting waiting operations may take.
+/// Ticks after which a turn starts no more waiting operations.
 const BACKLOG_TICKS: u64 = 2_000_000;
-/// Ticks between two looks at the control socket.
+/// Least ticks between two looks at the control socket that are not forced.
 const CONTROL_TICKS: u64 = 100_000;
-/// Ticks since the last look at the control socket from which on a look also asks whether the peer's process lives.
+/// If the last look at the control socket is more than these ticks ago, a look also asks if the peer's process lives.
 const SELDOM_TICKS: u64 = 2_000_000;
 
 impl State {
-    /// One turn of progress. `force`: look at the control socket now.
+    /// One turn of progress. `force`: also looks at the control socket, whenever the last look was.
     #[inline]
     pub fn progress(&mut self, domain: &Domain, force: bool) {
         if matches!(self.phase, Phase::Connected)
@@ -81,7 +81,7 @@ impl State {
         Ok(())
     }
 
-    /// Takes messages from the ring. `up_to_parcels`: stop at a parcel, which stays in the ring.
+    /// Takes messages from the ring. With `up_to_parcels`, stops at the first parcel, which stays in the ring.
     fn drain(&mut self, domain: &Domain, up_to_parcels: bool) -> Result<()> {
         if self.is_fast_receiver() {
             self.queue_fast(BUDGET);
@@ -131,7 +131,7 @@ impl State {
                 let helps = self.options.coop.is_on() && config::get().coop;
                 let Some(conn) = self.conn.as_deref_mut().filter(|_| helps) else { return Ok(()) };
                 let flags = message.header.flags;
-                // A new offer means that the operation offered before is over.
+                // The peer offers one operation at a time, so with a new offer the one before is over.
                 conn.helping = None;
                 match message.header.kind {
                     kind::COOP => coop::join(conn, flags, std::array::from_fn(|i| message.word(i))),
@@ -160,7 +160,7 @@ impl State {
 
     fn poll_slots(&mut self) -> Result<()> {
         let mut k = 0;
-        // Staged operations end in their order, whatever the order of their reports.
+        // Staged operations end in the order of posting, even if their reports come in another order.
         let mut staged_waits = false;
         loop {
             let Some(conn) = self.conn.as_deref_mut() else { return Ok(()) };
@@ -179,8 +179,8 @@ impl State {
                                 (*_owned, *site) = (Some(bytes), Site::HOST);
                             }
                             Err(e) => {
-                                // The receiver must learn that no more fragments come. If the ring has no room for that, the next
-                                // turn tries again.
+                                // The receiver must be told that no more fragments come. If the ring has no room for
+                                // that message, the next turn tries again.
                                 if leaving::give_up(conn, index) {
                                     self.land(index, Err(e));
                                 }
@@ -274,7 +274,7 @@ impl State {
             match step {
                 Step::Done(result) => {
                     let (mut end, gone) = (*job.ending(), peer_gone(&result));
-                    // The operation that found the peer gone gets an entry, injected or not.
+                    // The operation that finds the peer gone gets an entry, even if it is an inject call without one.
                     end.silent &= gone.is_ok();
                     self.end(&end, result);
                     gone?;
@@ -293,7 +293,8 @@ impl State {
         }
     }
 
-    /// True if the next turn has work that no packet announces, because turns end before all work is done.
+    /// True if the last turn ended before all work was done. No packet announces that work, so the caller must not
+    /// sleep.
     pub fn has_more(&self) -> bool {
         let room = self.bind.rx.as_ref().is_none_or(|q| q.has_room());
         let waits = self.conn.as_ref().is_some_and(|conn| conn.offer_waits);
@@ -302,7 +303,7 @@ impl State {
         room && came || self.conn.as_ref().is_some_and(|conn| conn.helping.is_some())
     }
 
-    /// Reads the control socket and checks the deadlines. `thorough`: also ask whether the peer's process lives.
+    /// Reads the control socket and checks the deadlines. `thorough`: also asks if the peer's process lives.
     #[cold]
     pub fn control(&mut self, domain: &Domain, thorough: bool) {
         let _held = cancel::CancelDisabled::off();
@@ -313,7 +314,8 @@ impl State {
             Phase::Connecting(_) => cm::advance(self, domain),
             Phase::Connected => {
                 let mut result = self.read_packets(domain);
-                // The socket shows the peer's end, unless a child of the peer still holds it.
+                // The socket hangs up at the peer's end, unless a child of the peer still holds it. So the process is
+                // checked too.
                 let due = thorough || since > SELDOM_TICKS || self.controls & 63 == 0;
                 if result.is_ok() && due && self.conn.as_ref().is_some_and(|c| c.link.peer_ended()) {
                     result = self.peer_left(domain);
@@ -377,8 +379,8 @@ impl State {
         Ok(())
     }
 
-    /// Another thread may have taken the wake packet of a thread that still sleeps: sets the mark again, and takes the messages that
-    /// came before.
+    /// Sets the sleep mark again and takes the messages that came before. Called after this thread has read a wake
+    /// packet that may have been meant for another thread, which still sleeps.
     #[cold]
     fn renew_sleep(&mut self, domain: &Domain) -> Result<()> {
         if let Some(conn) = &self.conn {
@@ -387,9 +389,10 @@ impl State {
         self.turn(domain)
     }
 
-    /// The peer closed or died: takes the messages that it had finished writing, then ends the connection.
+    /// Handles a peer that has closed or died: takes the messages that the peer has written completely, and then ends
+    /// the connection.
     fn peer_left(&mut self, domain: &Domain) -> Result<()> {
-        // At most the messages that the ring holds now, whatever the peer still writes.
+        // Only the lines that the ring can hold now are read, so the loop ends even if the peer goes on writing.
         let end = self.rx.as_ref().map_or(0, |rx| rx.passed() + rx.lines() as u64);
         while self.rx.as_ref().is_some_and(|rx| !rx.is_empty() && rx.passed() < end) {
             if self.bind.rx.as_ref().is_some_and(|q| !q.has_room()) {
@@ -432,7 +435,7 @@ impl State {
     }
 }
 
-/// The error of an operation that found the peer's process gone, which ends the connection.
+/// `Err`: the error of an operation that found the peer's process gone. Such an error ends the connection.
 fn peer_gone(result: &Result<()>) -> Result<()> {
     match result {
         Err(e) if e.code == Code::PeerGone => Err(e.clone()),

@@ -21,7 +21,7 @@ use crate::prov::shm::wire::message::{kind, mark, status_of, unpack_slot};
 use crate::sync::consumer::Message;
 use crate::sys::copy::copy_any;
 
-/// Turns that only receive messages between two full turns of progress.
+/// Most turns in a row that only receive messages, before a full turn of progress.
 const FULL_TURN: u32 = 15;
 
 impl State {
@@ -58,8 +58,8 @@ impl State {
         Ok(())
     }
 
-    /// Matches unexpected messages after a receive was accepted. An error of the peer ends the connection instead of failing the
-    /// call.
+    /// Matches unexpected messages after a receive was accepted. A peer's error ends the connection and does not fail
+    /// the call.
     pub fn match_posted(&mut self, domain: &Domain) {
         if let Err(e) = self.match_unexpected(domain) {
             self.down(domain, e);
@@ -91,7 +91,7 @@ impl State {
         Ok(())
     }
 
-    /// Completes a receive after its short message was copied, or could not be.
+    /// Completes a receive after the copy of its short message, by the copy's `outcome`.
     fn placed(&mut self, recv: &Recv, outcome: Result<()>, n: usize, lost: usize, data: Option<u64>, ack: Option<(u16, u16)>) {
         match outcome {
             Ok(()) => {
@@ -175,8 +175,8 @@ impl State {
         self.recvs.post(one)
     }
 
-    /// Looks for messages that may be completed straight to the reader of the empty `queue`; true: there are some. `None`: a full
-    /// turn of progress is needed.
+    /// True if messages are in the ring whose completions can go straight to the reader of `queue`, which is empty.
+    /// `None`: a full turn of progress is needed.
     #[inline(always)]
     pub fn may_arrive(&mut self, queue: &Queue) -> Option<bool> {
         let conn = self.conn.as_deref()?;
@@ -190,8 +190,8 @@ impl State {
         Some(some)
     }
 
-    /// After `may_arrive` found messages: a turn of progress that hands up to `most` of them to `each`. `None`: a full turn is
-    /// needed, and nothing was done.
+    /// A turn of progress after `may_arrive` has found messages: receives up to `most` messages and hands their
+    /// completions to `each`. `None`: nothing was done, and a full turn is needed.
     #[inline(always)]
     pub fn arrive(&mut self, most: usize, each: impl FnMut(usize, &Completion)) -> Option<usize> {
         let n = self.receive_fast(most, each)?;
@@ -199,13 +199,14 @@ impl State {
         Some(n)
     }
 
-    /// True if a message may be copied straight into the first receive.
+    /// True if messages may be copied straight into the posted receives (`receive_fast`).
     #[inline(always)]
     pub fn is_fast_receiver(&self) -> bool {
         self.fast_receives && self.unexpected.is_empty() && self.bind.none_arriving()
     }
 
-    /// Copies messages into their receives, as long as they are plain bytes. `None`: the first message is not, or has no receive.
+    /// Copies messages into their receives, up to the first message that is more than plain bytes or has no fitting
+    /// receive. `None`: that is the first message.
     #[inline(always)]
     pub fn receive_fast(&mut self, most: usize, mut each: impl FnMut(usize, &Completion)) -> Option<usize> {
         let rx = self.rx.as_mut()?;
@@ -226,8 +227,9 @@ impl State {
             if len > one.len() || !site.is_host() {
                 break;
             }
-            // SAFETY: the receive's caller promised by `Iov::new` that its piece is memory, and it holds `len` bytes. The message has
-            // as many bytes in the ring, which the peer may overwrite, but these are its own message's.
+            // SAFETY: the receive's caller promised by `Iov::new` that its piece is memory, and the piece holds `len`
+            // bytes. The message has as many bytes in the ring. The peer may overwrite these bytes, and then spoils
+            // only its own message.
             unsafe {
                 match there {
                     None => cursor.copy_out(one.addr() as *mut u8, len),
@@ -258,7 +260,7 @@ impl State {
         Some(n)
     }
 
-    /// As `receive_fast`, with completions in the bound queue, for an endpoint whose queue another thread reads.
+    /// As `receive_fast`, but puts the completions into the bound queue.
     pub fn queue_fast(&mut self, most: usize) {
         let Some(queue) = self.bind.rx.take() else { return };
         let most = most.min(queue.free());
@@ -267,7 +269,7 @@ impl State {
     }
 }
 
-/// Ends receives whose deadline has passed, and notes the next deadline; 0: none.
+/// Ends receives whose deadline has passed, and stores the next deadline in `recv_deadline`.
 pub fn expire_receives(state: &mut State, now: u64) {
     if state.recv_deadline == 0 || now < state.recv_deadline {
         return;

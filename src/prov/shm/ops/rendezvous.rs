@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Long messages. The sender offers its buffer. The receiver, once it has a receive, fetches the bytes itself (through a mapping, by
-//! a device's driver, or by cross-memory attach) or asks for fragments through the ring.
+//! Long messages. The sender offers its buffer. Once a receive is posted, the receiving side fetches the bytes (through
+//! a mapping, by a device's driver, or by cross-memory attach) or asks for fragments through the ring.
 
 use crate::config;
 use crate::error::{Code, Error, Result, errno};
@@ -24,6 +24,7 @@ use crate::sync::ring::Header;
 use crate::sys::copy;
 use crate::sys::space::{Attach, Piece, Reach, piece};
 
+/// Words of an offer in front of the pieces, which take two words each.
 const OFFER_WORDS: usize = 6;
 
 impl State {
@@ -59,8 +60,8 @@ impl State {
         Ok(())
     }
 
-    /// Fetches an offered message into the first receive, or asks for fragments. If pages of the peer's buffer are not present yet,
-    /// the message stays the first of the unexpected ones and is tried again.
+    /// Fetches an offered message into the first receive, or asks for fragments. If pages of the peer's buffer are not
+    /// present yet, puts the message first among the unexpected messages, to try again later.
     pub fn accept_offer(&mut self, offered: OfferedMessage) -> Result<()> {
         let Some(conn) = self.conn.as_deref_mut() else { return Ok(()) };
         let Some(Some(first)) = self.recvs.first(1).first() else { return Ok(()) };
@@ -81,7 +82,7 @@ impl State {
         let peer = conn.link.peer.clone();
         let slot = peer.slot(offered.slot as usize);
         if slot.claim_back(offered.generation).is_none() {
-            // The sender cancelled the message: this side behaves as if it had never come.
+            // The sender has cancelled the message, so the receive stays for the next one.
             self.count_match();
             return Ok(());
         }
@@ -159,7 +160,8 @@ impl State {
     }
 }
 
-/// Offers a long message to the receiver. `place`: the file and the offset at which the receiver can map the buffer; file 0: none.
+/// Offers a long message to the receiver. `place`: the file and the offset at which the receiver can map the buffer;
+/// file 0: the receiver cannot map it.
 pub fn offer(conn: &mut Conn, job: &mut SendJob, has_data: bool, place: (u64, u64)) -> Result<Step> {
     let count = job.pieces.as_slice().len();
     let header =
@@ -189,14 +191,15 @@ pub fn offer(conn: &mut Conn, job: &mut SendJob, has_data: bool, place: (u64, u6
 
 /// The source from which the receiver gets the bytes of an offered message.
 enum Source<'a> {
-    /// From a mapping here that begins at this address.
+    /// A mapping in this process, in which the bytes begin at this address.
     Mapped(&'a Import, usize),
-    /// From the peer's memory, by the kernel.
+    /// The peer's memory, by cross-memory attach.
     Attached(Vec<Piece>),
     /// The sender must send fragments.
     Nowhere,
 }
 
+/// Finds the source of the first `n` bytes of an offered message, which go to memory at `to`.
 fn find<'a>(remotes: &'a mut RemoteRegions, link: &Link, offered: &OfferedMessage, to: Site, n: usize) -> Source<'a> {
     let (path, allowed) = (if offered.on_device { Paths::IPC } else { Paths::DIRECT }, remotes.allowed);
     if offered.file != 0
@@ -220,6 +223,7 @@ fn find<'a>(remotes: &'a mut RemoteRegions, link: &Link, offered: &OfferedMessag
 enum Fetched {
     Done,
     Failed(Error),
+    /// This side cannot fetch the bytes, and must ask for fragments.
     Impossible,
 }
 
@@ -251,9 +255,11 @@ fn fetch(reach: &Reach, source: Source<'_>, recv: &Recv, n: usize) -> Fetched {
     }
 }
 
-/// Fetches where device memory is on one side or both: one blocking copy for each piece.
+/// Fetches the bytes by a device's driver, with one blocking copy for each piece. On one side at least the memory is
+/// device memory.
 fn fetch_by_driver(recv: &Recv, n: usize, from: u64, site: Site) -> Fetched {
-    // Other devices of the vendor reach memory that is mapped for one of them, but they need not reach the receive's memory.
+    // A mapping for one device is in reach of the vendor's other devices, but the receive's memory need not be. So the
+    // receive's device copies.
     let of = if recv.site.is_host() { site } else { recv.site };
     if !site.is_host() && !recv.site.is_host() && site.iface != recv.site.iface {
         return Fetched::Impossible;

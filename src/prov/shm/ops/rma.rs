@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! RMA, the initiator's side. An operation is copied at once where the path of its region allows that, and otherwise streams through
-//! the ring; either way, in the order of posting.
+//! RMA, the initiator's side. If the region's path allows a copy, the operation is copied at once; otherwise its bytes
+//! go through the ring. On every path, operations take effect in the order of posting.
 
 use super::fast::{COPY_8, COPY_SHORT, LOCKED as GENERIC, is_generic};
 use super::staged;
@@ -32,8 +32,8 @@ use crate::sys::space::{Attach, piece};
 pub const SLOW_FLAGS: u64 = flags::REMOTE_CQ_DATA | flags::FENCE | PART;
 
 impl State {
-    /// Copies at once, if the operation is one piece of host memory, the peer's region is mapped here, no operation waits that the
-    /// copy could overtake, and no write needs a notice. Everything is checked before anything is done: after `Declined`, nothing was
+    /// Copies at once, if the operation is one piece of host memory, the peer's region is mapped here and counts no
+    /// writes, and the copy overtakes no earlier operation. All checks come first, so after `Declined` nothing was
     /// done.
     ///
     /// # Safety
@@ -122,8 +122,8 @@ impl State {
         Fast::Done
     }
 
-    /// As `rma_fast`, for a region that only the kernel reaches: one system call. A function of its own, because within `rma_fast` it
-    /// would make every mapped copy slower.
+    /// As `rma_fast`, by cross-memory attach, with one system call. A function of its own, because inside `rma_fast`
+    /// this code would make every mapped copy slower.
     #[inline(never)]
     fn rma_attach<const WRITE: bool>(&mut self, local: Iov, addr: u64, key: u64, context: usize, op_flags: u64) -> Fast {
         let (buf, len) = (local.addr(), local.len());
@@ -164,7 +164,7 @@ impl State {
         Fast::Done
     }
 
-    /// Posts an RMA operation of any shape.
+    /// Posts an RMA operation with any number of pieces, in host or device memory.
     #[inline(never)]
     pub fn rma(&mut self, domain: &Domain, dir: Dir, local: &[Iov], remote: &[RmaIov], c: &Common) -> Result<()> {
         if let ([l], [r]) = (local, remote)
@@ -237,7 +237,7 @@ impl State {
             job.held_until = until;
         }
         let queued = verdict != Verdict::Go || self.conn.as_ref().is_some_and(|conn| !conn.backlog.is_empty());
-        // An injected operation leaves no entry to wait for: it goes now, or its caller gets EAGAIN.
+        // An inject call leaves no entry to wait for, so the operation starts now or the caller gets EAGAIN.
         let injected = c.flags & INJECT_FLAGS == INJECT_FLAGS && verdict == Verdict::Go && job.end.ticket.is_none();
         if injected && queued {
             return Err(Error::AGAIN);
@@ -269,14 +269,14 @@ impl State {
         Ok(())
     }
 
-    /// Starts an operation, or goes on streaming it into the ring.
+    /// Starts an operation, or puts further parts of a started one into the ring.
     pub fn start_rma(&mut self, domain: &Domain, job: &mut RmaJob) -> Step {
         let free = match &mut self.conn {
             Some(conn) if job.flags & ANY_PATH != 0 => conn.remotes.set_allowed(domain.modes.paths),
             _ => None,
         };
         let mut step = self.try_rma(domain, job);
-        // A path that stopped working costs one attempt for each region at most.
+        // Each region's path may turn out not to work, which costs one more attempt for each region at most.
         for _ in 0..=job.count {
             if step.is_ok() || !self.conn.as_mut().is_some_and(|conn| std::mem::take(&mut conn.rerouted)) {
                 break;
@@ -357,7 +357,7 @@ impl State {
         if conn.staged > 0 || (has_notes && !conn.room(notes)?) {
             return Ok(Step::Blocked);
         }
-        // A driver's copy runs on after the return of an inject call, whose buffer then belongs to the caller again.
+        // A driver's copy runs on after an inject call has returned, when the caller may reuse the buffer.
         if job.flags & flags::INJECT != 0 && (!job.site.is_host() || regions.iter().any(|(p, _)| p.path == Paths::IPC)) {
             job.copy_injected()?;
         }
@@ -366,7 +366,8 @@ impl State {
         let path = regions.first().map_or(Paths::IPC, |(p, _)| p.path);
         if !several && let Some(step) = device::start(conn, domain, job, &mut regions)? {
             if !matches!(step, Step::Blocked) {
-                // Counted under the path to the peer's region, as ep_query reports it, whichever side copies.
+                // The bytes count under the path of the peer's region, which ep_query reports, even if the driver is
+                // that of local memory.
                 self.stats.moved(path, job.total);
             }
             return Ok(step);

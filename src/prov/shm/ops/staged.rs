@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! RMA through the ring, with the target's progress: the path that always works. The initiator streams the bytes of a write, or asks
-//! for those of a read. The target's progress copies them into its region or sends them.
+//! RMA through the ring, with the target's progress: the path that always works. The initiator sends the bytes of a
+//! write through the ring, and the target's progress copies them into its region. Or the initiator asks for the bytes
+//! of a read, and the target's progress sends them.
 
 use crate::error::{Code, Result};
 use crate::fallible::zeroed;
@@ -21,6 +22,7 @@ use crate::sync::consumer::Message;
 use crate::sync::ring::Header;
 
 impl State {
+    /// Target's side: copies a part of a staged write into its region.
     pub fn on_staged_write(&mut self, domain: &Domain, message: &Message<'_, SegmentRef>) -> Result<()> {
         let (index, generation) = unpack_slot(message.word(0))?;
         let (key, addr, len) = (message.word(1), message.word(2), message.header.bytes as usize);
@@ -62,6 +64,7 @@ impl State {
         Ok(())
     }
 
+    /// Target's side: queues a staged read, which `pump_reads` answers.
     pub fn on_staged_read(&mut self, message: &Message<'_, SegmentRef>) -> Result<()> {
         let (slot, generation) = unpack_slot(message.word(0))?;
         let Some(conn) = self.conn.as_deref_mut() else { return Ok(()) };
@@ -81,6 +84,7 @@ impl State {
         Ok(())
     }
 
+    /// Initiator's side: takes a part of the answer to a staged read.
     pub fn on_staged_data(&mut self, message: &Message<'_, SegmentRef>) -> Result<()> {
         let (index, generation) = unpack_slot(message.word(0))?;
         let (at, len) = (message.word(1), message.header.bytes as usize);
@@ -125,7 +129,7 @@ fn copy_fragment(domain: &Domain, message: &Message<'_, SegmentRef>, pin: &Pin, 
     Ok(())
 }
 
-/// Replaces `into` by the first `n` bytes of the pinned region.
+/// Replaces the contents of `into` by the first `n` bytes of the pinned region.
 fn fetch(domain: &Domain, pin: &Pin, n: usize, into: &mut Vec<u8>) -> Result<()> {
     into.clear();
     if !pin.site.is_host() {
@@ -138,10 +142,11 @@ fn fetch(domain: &Domain, pin: &Pin, n: usize, into: &mut Vec<u8>) -> Result<()>
     Ok(())
 }
 
-/// Puts as much of a staged operation into the ring as has room there.
+/// Puts as many parts of a staged operation into the ring as the ring has room for.
 pub fn stream(conn: &mut Conn, job: &mut RmaJob) -> Result<Step> {
     let Some(mut s) = job.stream else { return Ok(Step::Blocked) };
-    // Reads into device memory gather in this buffer first. It is made before the peer is asked, because nothing may fail afterwards.
+    // The bytes of a read into device memory gather in this buffer first. The buffer is made before the peer is asked,
+    // because nothing may fail afterwards.
     let bounce = match job.dir {
         Dir::Read if !job.site.is_host() => Some((job.site, zeroed(job.total)?)),
         _ => None,
@@ -197,7 +202,8 @@ pub fn stream(conn: &mut Conn, job: &mut RmaJob) -> Result<Step> {
     Ok(Step::InFlight)
 }
 
-/// Sends bytes of reads that the peer asked for. A bound for each turn keeps a fast peer from holding up other endpoints.
+/// Target's side: sends bytes of the reads that the peer asked for, at most `BUDGET` messages in one turn, so that a
+/// fast peer does not hold up other endpoints.
 pub fn pump_reads(conn: &mut Conn, domain: &Domain) -> Result<()> {
     let mut fetched = Vec::new();
     for _ in 0..BUDGET {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The tables of entry points of a shm endpoint. Each entry is a fast path for operations of a known kind and names the entry that
-//! takes all others. The last one is the general entry (`prov/general.rs`), which comes back through `Endpoint::rma`, `send` and
-//! `recv`.
+//! The tables of entry points of a shm endpoint. Each entry is a fast path for operations of a certain kind, and passes
+//! all other operations to the entry `NEXT`. The last entry of such a chain is the general one (`prov/general.rs`),
+//! which calls `Endpoint::rma`, `send` or `recv`.
 
 use super::fast::{COPY_8, COPY_SHORT, LOCKED, SEND_LINE, SEND_OUT_OF_LINE, UNLOCKED, is_generic};
 use crate::error::errno;
@@ -23,11 +23,12 @@ use std::sync::Arc;
 static LOCKED_OPS: EpOps = table::<LOCKED>();
 /// Entries for endpoints of a domain without locks.
 static UNLOCKED_OPS: EpOps = table::<UNLOCKED>();
-/// Entries for endpoints of a domain without locks on which each operation gives one entry and nothing else.
+/// Entries for endpoints of a domain without locks on which each operation gives one completion entry and has no other
+/// effect.
 ///
-/// The entries for one word, for a few bytes and for one line are leaf functions. A few bytes have an entry of their own, because the
-/// longer copy would make the entry for a word save registers. For the same reason, messages out of line have an entry apart from
-/// messages of one line.
+/// The entry points for one word, for a few bytes and for one line are leaf functions. A few bytes have an entry point
+/// of their own, because the longer copy would make the entry point for a word save registers. For the same reason,
+/// messages out of line and messages of one line have separate entry points.
 static FAST_OPS: EpOps = EpOps {
     write: fast_rma::<Copy<true, COPY_8>>,
     read: fast_rma::<Copy<false, COPY_8>>,
@@ -55,7 +56,8 @@ const fn table<const VARIANT: u8>() -> EpOps {
     }
 }
 
-/// The table of an endpoint. `fast`: nothing about the endpoint keeps its operations from the fastest entries.
+/// Chooses the table of an endpoint. `fast`: the endpoint's options, flags and bindings permit the fastest table
+/// (`State::fast`).
 pub fn choose(threading: Threading, fast: bool) -> &'static EpOps {
     match (threading, fast) {
         (Threading::Safe, _) => &LOCKED_OPS,
@@ -78,7 +80,8 @@ impl Endpoint {
         unsafe { self.state.reach() }
     }
 
-    /// Out of line, because code that `hold` runs inline keeps its values in memory.
+    /// Posts RMA by a generic variant. Out of line, because code that is inlined into `guard::hold`, which catches panics,
+    /// keeps its values in memory.
     ///
     /// # Safety
     /// As for `State::rma_fast`; `VARIANT` is generic and fits the domain's threading.
@@ -116,7 +119,7 @@ impl Endpoint {
 /// The endpoint is open and has a table of this file.
 #[inline(always)]
 unsafe fn tx(head: &EpHead) -> Option<&Queue> {
-    // SAFETY: `Endpoint::dispatch` set it, and it lives as long as the head.
+    // SAFETY: `Endpoint::dispatch` set the pointer to the queue, and the queue lives as long as the head.
     unsafe { head.tx().as_ref() }
 }
 
@@ -256,11 +259,12 @@ impl<const VARIANT: u8> FastPath<Message> for Recv<VARIANT> {
 /// `ep` is open and has a table of this file.
 #[inline(always)]
 unsafe fn endpoint<'a>(ep: *const EpHead) -> &'a Endpoint {
-    // SAFETY: `Endpoint::dispatch` set it, and it lives as long as the head.
+    // SAFETY: `Endpoint::dispatch` set the pointer to the endpoint, and the endpoint lives as long as the head.
     unsafe { &*(*ep).of().cast::<Endpoint>() }
 }
 
-/// A leaf function, because most looks find nothing.
+/// Looks for messages for the reader of `queue`, and writes up to `most` entries into `buf`; returns their count, or -1
+/// if a full turn of progress is needed. A leaf function, because most looks find nothing.
 ///
 /// # Safety
 /// `ep` is open and has a table of this file; the domain is one without locks, and `buf` holds `most` entries.
@@ -276,6 +280,8 @@ unsafe fn arrive<E: Entry>(ep: *const EpHead, queue: &Queue, buf: *mut c_void, m
     }
 }
 
+/// The part of `arrive` that receives messages.
+///
 /// # Safety
 /// As for `arrive`.
 #[inline(never)]
@@ -288,7 +294,7 @@ const fn arrivals<E: Entry>() -> Arrivals {
     Arrivals { sole: read_sole::<E>, turn: arrive::<E> }
 }
 
-/// As `arrive`, straight for the reader of a queue that has no other endpoint.
+/// As `arrive`, as the read call of a queue that belongs to this endpoint alone.
 ///
 /// # Safety
 /// As for `arrive`; `cq` is open.
@@ -299,7 +305,8 @@ unsafe extern "C" fn read_sole<E: Entry>(cq: *const CqHead, buf: *mut c_void, co
         match hold(|_| None, || own.reach::<false>().may_arrive(&*head.queue)) {
             Some(true) => read_some::<E>(cq, buf, count, ep),
             Some(false) => {
-                // Lets a sibling thread of the core run, and leaves the cache line with its writer a little longer.
+                // The pause lets a sibling thread of the core run, and leaves the ring's cache line with the writing
+                // core for longer.
                 std::hint::spin_loop();
                 -errno::EAGAIN as isize
             }
@@ -308,6 +315,8 @@ unsafe extern "C" fn read_sole<E: Entry>(cq: *const CqHead, buf: *mut c_void, co
     }
 }
 
+/// The part of `read_sole` that receives messages.
+///
 /// # Safety
 /// As for `read_sole`.
 #[inline(never)]

@@ -27,10 +27,12 @@ pub struct Cq {
     pub(crate) queue: Arc<Queue>,
     pub(crate) source: Option<Arc<dyn Source>>,
     pub format: CqFormat,
-    /// A read that finds nothing pauses the CPU: set if arrivals show in a cache line, without a system call.
+    /// True if a read that finds nothing pauses the CPU. So it is if arrivals show in a cache line, without a system
+    /// call.
     pauses: bool,
     descriptor: Descriptor,
-    /// The number of reads that found entries; approximate, since threads add without a lock.
+    /// The number of reads that found entries, of which every 64th also makes progress. The number is approximate,
+    /// because threads add without a lock.
     full_turns: AtomicU32,
     set: ProgressSet,
 }
@@ -106,8 +108,8 @@ impl Cq {
     /// used.
     #[inline(always)]
     pub fn read_ready(&self, count: usize, each: impl FnMut(usize, &Completion)) -> Option<Taken> {
-        // SAFETY: the domain has no locks, so calls do not overlap; each function of a queue gives its access to the entries
-        // up before it returns, and `each` gets one entry at a time.
+        // SAFETY: the domain has no locks, so calls do not overlap. No function of a queue keeps its access to the
+        // entries after its return, and `each` gets one entry at a time.
         let mut entries = unsafe { self.queue.promised() }?;
         let turn = self.full_turns.load(Ordering::Relaxed).wrapping_add(1);
         if entries.is_empty() || turn & 63 == 0 || count == 0 || self.descriptor.is_armed() {
@@ -120,8 +122,8 @@ impl Cq {
     /// As `read_ready`, with the origin of each entry.
     #[inline(always)]
     pub(super) fn read_ready_from(&self, count: usize, each: impl FnMut(usize, &Completion, Origin)) -> Option<Taken> {
-        // SAFETY: the domain has no locks, so calls do not overlap; each function of a queue gives its access to the entries
-        // up before it returns.
+        // SAFETY: the domain has no locks, so calls do not overlap, and no function of a queue keeps its access to the
+        // entries after its return.
         let mut entries = unsafe { self.queue.promised() }?;
         let turn = self.full_turns.load(Ordering::Relaxed).wrapping_add(1);
         if entries.is_empty() || turn & 63 == 0 || count == 0 || self.descriptor.is_armed() {
@@ -131,7 +133,8 @@ impl Cq {
         Some(entries.take_from(count, each))
     }
 
-    /// Makes progress on the endpoints. A source calls this now and then, even if it always has entries.
+    /// Makes progress on the endpoints. A source calls this function every so many reads, even if the source always has
+    /// entries.
     #[cold]
     #[inline(never)]
     pub fn due(&self) {
@@ -171,8 +174,8 @@ impl Cq {
             match take() {
                 Taken::Empty => {}
                 taken => {
-                    // Progress now and then, even if the queue never runs empty: otherwise the death of a peer would not be
-                    // noticed.
+                    // Every 64th read makes progress even if the queue never runs empty. Otherwise the death of a peer
+                    // would not be noticed.
                     let full_turns = self.full_turns.load(Ordering::Relaxed).wrapping_add(1);
                     self.full_turns.store(full_turns, Ordering::Relaxed);
                     if full_turns & 63 == 0 {
@@ -196,8 +199,8 @@ impl Cq {
     /// True if `read_arrivals` is worth trying.
     #[inline(always)]
     pub fn may_arrive(&self, count: usize) -> bool {
-        // SAFETY: the domain has no locks, so calls do not overlap; each function of a queue gives its access to the entries
-        // up before it returns.
+        // SAFETY: the domain has no locks, so calls do not overlap, and no function of a queue keeps its access to the
+        // entries after its return.
         let open = unsafe { self.queue.promised() }.is_some_and(|entries| entries.has_room_for(1));
         open && self.pauses && count > 0 && !self.descriptor.is_armed()
     }
@@ -205,8 +208,8 @@ impl Cq {
     /// The queue's endpoint, if there is only one and its arrivals can bypass the queue.
     #[inline(always)]
     pub(super) fn sole<E: Entry>(&self) -> Option<(&EpHead, ReadSole)> {
-        // SAFETY: the domain has no locks, so calls do not overlap; only binding and closing change the list, and they are
-        // calls of their own.
+        // SAFETY: the domain has no locks, so calls do not overlap. Only the calls that bind or close an endpoint
+        // change the list.
         let members = unsafe { self.set.promised() }?;
         // SAFETY: no other call changes the list while the slice is used: the caller lets one thread at a time in.
         let eps: &[EpRef] = unsafe { std::slice::from_raw_parts(members.active().as_ptr(), members.active().len()) };
@@ -223,8 +226,8 @@ impl Cq {
     /// The domain is one without locks, and `buf` holds `count` entries.
     #[inline(always)]
     pub(super) unsafe fn read_arrivals<E: Entry>(&self, buf: *mut c_void, count: usize) -> Option<Taken> {
-        // SAFETY: the domain has no locks, so calls do not overlap; only binding and closing change the list, and they are
-        // calls of their own.
+        // SAFETY: the domain has no locks, so calls do not overlap. Only the calls that bind or close an endpoint
+        // change the list.
         let members = unsafe { self.set.promised() }?;
         let (mut n, mut all) = (0, !members.are_many());
         for ep in members.active() {
@@ -348,8 +351,8 @@ impl Cq {
         self.descriptor.prepare(&self.queue.waiter, || self.driven(), has_news)
     }
 
-    /// Fetches arrivals that found the queue full: they wait in the transport, where the progress thread looks again only
-    /// when something else arrives.
+    /// Fetches arrivals that found the queue full and so wait in the transport. The progress thread would fetch them
+    /// only when something else arrives.
     fn fetch(&self) {
         if self.domain.is_auto() && self.queue.is_empty() {
             self.progress();

@@ -26,7 +26,8 @@ pub(crate) struct Descriptor {
 #[derive(Default)]
 struct Asleep {
     eps: Vec<EpRef>,
-    /// The idle sets of endpoints. They stay in the descriptor for good, since adding one costs as much as it watches.
+    /// The idle sets of endpoints that the descriptor watches. An idle set is never removed, because adding it again
+    /// would cost as much as it has sockets.
     rests: Vec<Arc<Rest>>,
 }
 
@@ -52,14 +53,15 @@ impl Descriptor {
         waiter.descriptor().map(|p| p.raw_fd()).ok_or_else(|| self.absent())
     }
 
-    /// Relaxed: a reader that does not see another thread's arming counts as having come before it.
+    /// True if the descriptor is armed. Relaxed: a read that does not see that another thread has armed counts as
+    /// earlier.
     #[inline(always)]
     pub fn is_armed(&self) -> bool {
         self.armed.load(Ordering::Relaxed)
     }
 
-    /// Arms the descriptor for a poll. `EAGAIN`: `has_news` says after the last look that there is something to read.
-    /// `driven` gives the endpoints that the object drives.
+    /// Arms the descriptor for a poll. `EAGAIN`: the last look, or `has_news` after it, found something to read, and
+    /// the descriptor is not armed. `driven` gives the endpoints that the object drives.
     pub fn prepare<'a>(&self, waiter: &Waiter, driven: impl FnOnce() -> Option<Driven<'a>>, has_news: impl FnOnce() -> bool) -> Result<()> {
         let poller = waiter.descriptor().ok_or_else(|| self.absent())?;
         let mut asleep = self.asleep.lock();
@@ -82,7 +84,7 @@ impl Descriptor {
         quiet.and(Err(Error::AGAIN))
     }
 
-    /// Disarms, before something is read. Another thread that polls on the descriptor meanwhile is woken.
+    /// Disarms the descriptor, before a read. Wakes any thread that polls on the descriptor meanwhile.
     #[cold]
     pub fn disarm(&self, waiter: &Waiter) {
         self.undo(&mut self.asleep.lock(), waiter);

@@ -30,14 +30,14 @@ pub struct Domain {
     pub(crate) owner: Owner,
     pub(crate) users: Users,
     pub(crate) prov: Arc<dyn prov::Domain>,
-    /// The endpoints of this domain are connectionless (GDRFAB_EP_RDM).
+    /// True if the endpoints of this domain are connectionless (GDRFAB_EP_RDM).
     pub(crate) connectionless: bool,
-    /// Messages are matched by source and tag.
+    /// True if messages are matched by source and tag.
     pub(crate) matched: bool,
     pub threading: Threading,
     progressor: Option<Progressor>,
     pub(crate) drivers: Arc<Drivers>,
-    /// The enabled endpoints: a wait for a region's counter makes progress on them.
+    /// The enabled endpoints. A wait for a region's counter makes progress on all of them.
     set: ProgressSet,
     /// With GDRFAB_DEBUG: the open regions by their descriptors.
     pub(super) described: Option<Arc<Described>>,
@@ -49,14 +49,15 @@ pub struct Domain {
 }
 
 impl Domain {
-    /// Opens a domain. `promise` comes from a caller that asks for no locks (`THREAD_DOMAIN`). Without it there are locks,
-    /// whatever the info says.
+    /// Opens a domain. `promise` comes from a caller that asks for no locks (`THREAD_DOMAIN`). Without a promise there
+    /// are locks, even if the info asks for none.
     pub fn open(fabric: &Arc<Fabric>, info: &Info, promise: Option<Promise>) -> Result<Arc<Domain>> {
         fabric.owner.check()?;
         super::info::check(info)?;
         fabric.origin.check(info)?;
         let auto = info.progress == PROGRESS_AUTO;
-        // With a progress thread there are always locks, whatever the caller promised about its own threads.
+        // With a progress thread there are always locks, because the caller's promise is only about the caller's
+        // threads.
         let threading = match promise {
             Some(promise) if info.threading == THREAD_DOMAIN && !auto => Threading::Promised(promise),
             _ => Threading::Safe,

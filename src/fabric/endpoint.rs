@@ -35,7 +35,8 @@ struct Bound {
     av: Option<Arc<Av>>,
 }
 
-/// An endpoint. It begins with its core and that with its head, by which posting calls find the table of operations.
+/// An endpoint. The object begins with its core, and the core with the head, by which posting calls find the table of
+/// operations.
 #[repr(C)]
 pub struct Endpoint {
     core: EndpointCore,
@@ -183,8 +184,8 @@ impl Endpoint {
         Ok(())
     }
 
-    /// Wakes the threads that sleep on this endpoint, because it has other sockets to watch and other deadlines than when
-    /// they fell asleep.
+    /// Wakes the threads that sleep on this endpoint, because its sockets and deadlines have changed since they fell
+    /// asleep.
     fn rouse(&self) {
         let bound = self.bound.lock();
         bound.cqs.iter().for_each(|cq| cq.queue.waiter.notify());

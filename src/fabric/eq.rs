@@ -21,7 +21,7 @@ use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// The decision of a reader on an event, and the event if it was taken.
+/// The result of a reader's `decide` on an event, and the event if `decide` took it.
 pub type Got<R> = (R, Option<Event>);
 
 pub struct Eq {
@@ -118,7 +118,7 @@ impl Eq {
         self.fabric.owner.check()?;
         self.disarm();
         let closes = self.closes.load(Ordering::Acquire);
-        // A look at the sockets before polling is worth its system calls, since connections change rarely.
+        // Connections change rarely, so one look at the sockets before polling is worth its system calls.
         self.drive();
         Ok((Wait::new(&self.events.waiter, timeout_ms), closes))
     }

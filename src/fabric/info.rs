@@ -127,7 +127,7 @@ fn fit(info: &mut Info, hints: &Info) -> Result<()> {
     // Long messages complete when their receivers have read them, which may be in any order.
     COMP_ORDER.fit(hints.comp_order, if info.is_matched() { 0 } else { flags::ORDER_ALL })?;
     MR_MODE.fit(u64::from(hints.mr_mode), MR_MODE.known)?;
-    // Hints of 0 do not choose.
+    // Hints of 0 mean any mode.
     let can = if hints.mr_mode == 0 { info.mr_mode } else { hints.mr_mode };
     if info.limits.mr_mode & !can != 0 {
         let lacks = info.limits.mr_mode & !can;
@@ -171,7 +171,8 @@ fn fit(info: &mut Info, hints: &Info) -> Result<()> {
     }
     info.src_addr = hints.src_addr.clone().or(info.src_addr.take());
     info.dest_addr = hints.dest_addr.clone().or(info.dest_addr.take());
-    // If a bit is missing, the caller does without: it uses offsets instead of addresses, or chooses the keys.
+    // A bit that the hints lack is a mode that the caller does not want: offsets then stand for addresses, or the
+    // caller chooses the keys.
     info.mr_mode &= can;
     info.caps = if hints.caps == 0 { info.caps } else { hints.caps };
     if info.caps & (flags::MSG | flags::RECV) == 0 {
@@ -209,7 +210,8 @@ fn consider(info: &mut Info, hints: Option<&Info>) -> Result<()> {
     if let Some(h) = hints {
         name("prov_name", &h.prov_name, &info.prov_name)?;
     }
-    // Connected endpoints over cards take keys and never use them: their caller accepts each peer.
+    // A key must keep out peers of connectionless endpoints. Connected endpoints over cards may ignore a key, because
+    // their program accepts or rejects each peer.
     let unheeded = info.ep_type == EP_RDM && info.auth_key.is_some() && !provider(info)?.heeds_keys();
     match (&info.reason, hints) {
         (Some(e), _) => Err(e.clone()),
@@ -226,7 +228,7 @@ pub fn left_out(candidates: &[Info]) -> String {
     let mut lines: Vec<(String, String)> = Vec::new();
     for info in candidates {
         let Some(why) = info.reason.as_ref() else { continue };
-        // The whole text is already the error ENODATA.
+        // The whole text is the text of an ENODATA error, so the name ENODATA is left out here.
         let why = if why.errno == errno::ENODATA { why.words.to_string() } else { why.to_string() };
         let domain = info.domain_name.as_ref().filter(|d| Some(*d) != info.prov_name.as_ref()).map_or(String::new(), |d| format!(" ({d})"));
         let name = format!("{}{domain}", info.prov_name.as_deref().unwrap_or("?"));
@@ -253,7 +255,7 @@ pub fn getinfo(node: Option<&str>, service: Option<&str>, asked: u64, hints: Opt
     let near = hints.and_then(|h| h.near).map(pci_of).transpose()?;
     let domain = hints.and_then(|h| h.domain_name.as_deref());
     let ask = Ask { node, service, source: asked & flags::SOURCE != 0, domain, near: near.as_deref() };
-    // Connected endpoints come to a caller that does not ask for the other kind.
+    // A caller that does not ask for connectionless endpoints gets connected ones.
     let asks_for = |ep_type: u32| hints.is_none_or(|h| h.ep_type == 0 || h.ep_type == ep_type);
     let connectionless = hints.is_some_and(|h| h.ep_type == EP_RDM || h.caps & flags::CONNECTIONLESS != 0) && asks_for(EP_RDM);
     let mut all = if connectionless { rdm::candidates(&ask, wanted) } else { Vec::new() };

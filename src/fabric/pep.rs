@@ -25,7 +25,8 @@ pub struct Pep {
     pub(super) fabric: Arc<Fabric>,
     prov: PassiveEndpoint,
     eq: Mutex<Option<Arc<dyn Announces>>>,
-    /// The info with which it was opened. Connection requests carry a copy on to the endpoints that accept them.
+    /// The info with which the passive endpoint was opened. Each connection request carries a copy to the endpoint that
+    /// accepts the request.
     pub(crate) info: Info,
 }
 
@@ -81,12 +82,12 @@ impl Pep {
     pub fn close(self: &Arc<Self>) -> Result<()> {
         self.fabric.owner.check()?;
         let me = Arc::as_ptr(self) as usize;
-        // A wait of another thread may keep this object for longer, so its sockets are closed here. Nothing is announced
-        // after that, so `forget` below removes the last of its events.
+        // A wait of another thread may keep this object for longer, so the sockets are closed here and not by the drop.
+        // After the close nothing is announced any more, so `forget` below removes all events of this object.
         self.prov.close();
         if let Some(eq) = self.eq.lock().take() {
             eq.events().forget(me);
-            // After this, the request of every event that was taken is among the numbered requests.
+            // After this call, the request of every event that a reader has taken is in the list of `requests.rs`.
             eq.detach_pep(self);
         }
         requests::forget(me);
@@ -94,7 +95,8 @@ impl Pep {
         Ok(())
     }
 
-    /// Takes the connection requests that have arrived, and makes them events. If there are any, `before` runs first.
+    /// Takes the connection requests that have arrived, and makes each an event. If a request has arrived, `before`
+    /// runs before the events are added.
     pub(crate) fn progress(&self, before: impl FnOnce()) {
         let requests = self.prov.poll();
         if !requests.is_empty() {

@@ -10,7 +10,8 @@ use crate::sys::time;
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
-/// Up to this many endpoints all make progress on every turn: finding out which are idle would cost more.
+/// Up to `FEW` endpoints, all make progress on every turn, because it would cost more to find out which of them are
+/// idle.
 const FEW: usize = 4;
 
 /// The endpoints of one object, and the way to wake the threads that sleep on it.
@@ -37,7 +38,7 @@ pub(crate) struct Members {
     idle_capable: usize,
     /// The set that watches the idle endpoints; `None` until endpoints were put aside.
     at: Option<Arc<Rest>>,
-    /// Endpoints are idle or may become so: a turn then is more than progress on each active endpoint.
+    /// True if endpoints are idle or may become idle, so that a turn is more than progress on each active endpoint.
     many: bool,
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The progress thread of a domain (`GDRFAB_PROGRESS_AUTO`). It waits as a caller would, for nothing but the end of the
-//! thread, and so makes progress on every endpoint of the domain.
+//! The progress thread of a domain (`GDRFAB_PROGRESS_AUTO`). The thread runs the same wait as a caller does
+//! (`wait.rs`), until it is told to stop. Such a wait makes progress on every endpoint of the domain.
 
 use super::drive::EpRef;
 use super::progress_set::ProgressSet;
@@ -49,7 +49,8 @@ impl Progressor {
         self.shared.set.attach(ep);
     }
 
-    /// Removes an endpoint. The thread may hold it a moment longer, and finds it closed then.
+    /// Removes an endpoint. The thread may hold the endpoint a moment longer; it then makes progress on a closed
+    /// endpoint, which does nothing.
     pub fn remove(&self, ep: &EpRef) {
         self.shared.set.detach(ep);
         self.shared.waiter.notify();

@@ -73,7 +73,7 @@ unsafe fn outcome(cq: *const CqHead, taken: Taken) -> isize {
     }
 }
 
-/// gdrfab_cq_read() for entries that are ready, without locks. It calls nothing in this case and saves no registers.
+/// gdrfab_cq_read() without locks. If entries are ready, this function calls no other and saves no registers.
 ///
 /// # Safety
 /// As for `from_handle`; the domain is one without locks, and `buf` is NULL or holds `count` entries.

@@ -18,12 +18,13 @@ static REQUESTS: Mutex<Option<(usize, HashMap<usize, Pending>)>> = Mutex::new(No
 pub fn keep(pep: usize, request: Box<dyn Request>) -> RequestId {
     let mut guard = REQUESTS.lock();
     let (next, pending) = guard.get_or_insert_with(|| (0, HashMap::new()));
-    // Never 0, and in steps, so that a small integer is rarely taken for a request.
+    // Numbers are never 0 and go in steps of 16, so that a small integer is rarely the number of a request.
     *next += 16;
     pending.insert(*next, Pending { pep, request });
     RequestId(*next)
 }
 
+/// Takes the request with this number; `None`: there is no such request.
 pub fn take(id: RequestId) -> Option<Box<dyn Request>> {
     Some(REQUESTS.lock().as_mut()?.1.remove(&id.0)?.request)
 }

@@ -36,15 +36,15 @@ impl<'a> Driven<'a> {
         Driven { set, eps, rest, peps }
     }
 
-    /// A turn of progress, also if other threads make one. True: endpoints that were idle are active now.
+    /// A turn of progress, even if another thread makes one too. True: endpoints that were idle are active now.
     pub fn progress(&self) -> bool {
         let called = self.set.turn();
         self.finish();
         called
     }
 
-    /// Makes progress on the passive endpoints last: if a peer completed one connection and asks for the next, the events
-    /// come in that order.
+    /// Makes progress on the passive endpoints, after the connected ones: if a peer completes one connection and then
+    /// asks for another, the events come in that order.
     fn finish(&self) {
         let finish_connections = || {
             self.set.turn();
@@ -86,8 +86,8 @@ impl<'a> Driven<'a> {
         barrier(f).inspect_err(|_| self.awake(Some(poller)))
     }
 
-    /// The last look before sleeping. False: something has arrived, so the caller must not sleep. A socket that the look
-    /// itself opened or connected is not watched yet, and makes it false as well.
+    /// The last look before sleeping. False: the caller must not sleep, because something has arrived, or because the
+    /// look itself has opened or connected a socket, which nobody watches yet.
     pub fn look(&self) -> bool {
         let before = self.watched();
         !self.progress() && self.eps.iter().all(|e| e.may_sleep()) && self.watched() == before
@@ -161,8 +161,8 @@ impl<'a> Wait<'a> {
         self.woken = Some(woken);
     }
 
-    /// Polls, and prepares for sleeping. `driven` is called before each sleep, since endpoints come and go. `None` of it: a
-    /// thread of the library makes progress, and this one sleeps on the waiter alone.
+    /// Polls, and prepares for sleeping. Calls `driven` before each sleep, because endpoints come and go. If `driven`
+    /// returns `None`, a thread of the library makes progress, and this thread sleeps on the waiter alone.
     pub(crate) fn step<R>(&mut self, driven: impl Fn() -> Option<Driven<'a>>, mut ready: impl FnMut() -> Option<R>) -> Result<Step<R>> {
         if let Some(woken) = self.woken.take() {
             self.wake();
@@ -226,7 +226,8 @@ impl<'a> Wait<'a> {
             d.progress();
         }
         drop(asleep);
-        // Often several things happen at once, of which the first woke this thread: poll again before the next sleep.
+        // Often several things happen at once, and the first of them woke this thread. So the thread polls again before
+        // it sleeps.
         self.spin_until = now_ns().saturating_add(self.spin).min(self.until);
     }
 }

@@ -15,23 +15,24 @@ const REST_NS: u64 = 100_000_000;
 /// A listening socket, and the set of descriptors that a sleeping thread watches for it.
 pub struct Acceptor {
     listener: OwnedFd,
-    /// Watches the pending connections, the listener while there is room for more of them, and a timer for deadlines. The set
-    /// is separate from other pollers, so that a socket that becomes a connection only has to leave this set to wake no
-    /// thread here.
+    /// Watches the pending connections, the listener while there is room for more of them, and a timer for deadlines.
+    /// The set is separate from other pollers. So a socket that becomes a connection only has to leave this set, and
+    /// then wakes no thread that waits for connection requests.
     pub set: Poller,
     /// True while the listener is in `set`.
     listens: bool,
-    /// The time to which the timer is set; 0: none.
+    /// The time to which the timer is set; 0: the timer is not set.
     alarm: u64,
     /// The time until which the kernel's queue is left alone.
     rest: u64,
-    /// A reserved descriptor. Closing it makes room to accept one caller, only to tell it why it is refused. `None`: callers
-    /// wait.
+    /// A descriptor in reserve. Closing the descriptor makes room to accept one caller, who is then told the reason of
+    /// the refusal and dropped. `None`: callers wait in the kernel's queue.
     spare: Option<OwnedFd>,
+    /// True if `spare` is to be reserved again after each use.
     tells: bool,
-    /// The reason why connections cannot be accepted, until the owner has fetched it; and whether it was already stored since
-    /// a connection was last accepted.
+    /// The reason why connections cannot be accepted, until the owner takes the reason.
     trouble: Option<Error>,
+    /// True if `trouble` was stored since a connection was last accepted, so that one failure is reported once.
     failing: bool,
 }
 
@@ -44,7 +45,8 @@ pub enum Taken<T> {
 }
 
 impl Acceptor {
-    /// `tells`: callers for which there is no descriptor are turned away with a reason.
+    /// Makes an acceptor of a listening socket. With `tells`, callers for whom no descriptor is left are turned away
+    /// with a reason.
     pub fn new(listener: OwnedFd, tells: bool) -> Result<Acceptor> {
         let set = Poller::with_timer()?;
         set.add(listener.as_fd())?;
@@ -87,7 +89,7 @@ impl Acceptor {
         Taken::Nobody
     }
 
-    /// A connection could not be taken: logs that once, and keeps the reason for the owner.
+    /// Notes that a connection could not be taken: logs the first failure, and keeps its reason for the owner.
     pub fn fails(&mut self, e: Error) {
         if !std::mem::replace(&mut self.failing, true) {
             crate::log!(Warn, "{e}");

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Atomic operations: their arguments on the way from the C interface to a provider, and the way in which the target's CPU
-//! carries them out. Atomics on a region are carried out by CPUs only, by this process or by a neighbour that maps the
-//! memory, or by the card only.
+//! Atomic operations: their arguments on the way from the C interface to a provider, and the way in which the target's
+//! CPU carries them out. On one region, either only CPUs carry out atomics (that of the owner, and those of processes
+//! of the same host that map the memory) or only the card does.
 
 use super::bind::Ending;
 use super::flags;
@@ -87,7 +87,7 @@ impl AtomicOp {
     }
 }
 
-/// Refuses operations that cards do not carry out: they know SUM, ATOMIC_READ and CSWAP of one 64-bit integer.
+/// Refuses operations that cards do not carry out. Cards carry out SUM, ATOMIC_READ and CSWAP of one 64-bit integer.
 pub fn check_card(Atomic { op, datatype, count, .. }: Atomic) -> Result<()> {
     let (known, word) = (matches!(op, Op::Sum | Op::Read | Op::Cswap), matches!(datatype, Datatype::I64 | Datatype::U64));
     match count {
@@ -101,9 +101,9 @@ pub fn check_card(Atomic { op, datatype, count, .. }: Atomic) -> Result<()> {
     }
 }
 
-/// Carries out an operation on `pieces` of a region, which the caller keeps from being closed. With `asks` the pages may be
-/// gone, so the kernel is asked for them first. Pages of a file are then touched by a child process only, because another
-/// process may shorten the file at that moment.
+/// Carries out an operation on `pieces` of a region, which the caller keeps from being closed. `asks` says that the
+/// program may have unmapped the pages, so the kernel is first asked whether the pages are there. If the pages then
+/// belong to a file, only a child process touches them, because another process may shorten the file at any moment.
 pub fn carry_out(what: Atomic, site: Site, pieces: &[Iov], asks: bool, with: Operands) -> Result<()> {
     if !site.is_host() {
         return on_device(what, site, pieces, with);
@@ -136,7 +136,7 @@ fn on_device(what: Atomic, site: Site, pieces: &[Iov], with: Operands) -> Result
     };
     let failed = |e: Error| Error::coded(e.errno, Code::Fault, e.words);
     load(site, pieces, 0, bytes).map_err(failed)?;
-    // SAFETY: `here` is the words.
+    // SAFETY: `here` covers the local array `words`.
     unsafe { run(what, &[here], with) };
     if what.writes() { store(site, pieces, 0, bytes).map_err(failed) } else { Ok(()) }
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The address vector: it gives names of connectionless endpoints the indexes by which callers address peers. It only stores
-//! data, and connects nothing.
+//! The address vector: gives each name of a connectionless endpoint an index, by which callers address the peer. The
+//! vector only stores names, and connects nothing.
 
 use super::name::Key;
 pub use super::name::{NAME_LEN, Name, SCHEME};
@@ -68,7 +68,7 @@ impl Entries {
 #[derive(Default)]
 struct Inner {
     entries: Entries,
-    /// Free indexes; the one removed last is reused first.
+    /// Free indexes. The index that was freed last is reused first.
     free: Vec<u32>,
     index: Index,
     /// For names with several indexes, the indexes other than the one in `index`.
@@ -93,7 +93,8 @@ impl Av {
         let first = index.find(&name, entries);
         match first {
             None => index.room_for_one(entries)?,
-            // A set allocates small nodes as it grows, but one call may insert many names.
+            // A set allocates its nodes without reporting a lack of memory, so the call first checks that enough memory
+            // is left.
             Some(_) => enough().and_then(|()| twins.room(1))?,
         }
         // Room for every index, so that a removal never needs memory.
@@ -123,6 +124,7 @@ impl Av {
         Ok(u64::from(at))
     }
 
+    /// Removes the name of an index, which may then be given to another name.
     pub fn remove(&self, peer: u64) -> Result<()> {
         let mut av = self.inner.write();
         let Inner { entries, free, index, twins, recent } = &mut *av;
@@ -169,8 +171,8 @@ impl Av {
         }
     }
 
-    /// The index of the endpoint that `name` names in full. A complete name in the vector is preferred to a bare address, and
-    /// the smallest index of several.
+    /// The index of the endpoint that `name` names in full. A complete name in the vector is preferred to a bare
+    /// address, and a smaller index to a larger one.
     pub fn find(&self, name: &Name) -> Option<u64> {
         let av = self.inner.read();
         let found = av.index.find(name, &av.entries).or_else(|| av.index.find(&name.bare(), &av.entries));
@@ -262,7 +264,7 @@ impl Index {
             return Ok(());
         }
         let kept = self.slots.iter().filter(|at| **at < Index::GONE).count();
-        // With some spare room, so that the next few insertions and removals do not have to rebuild the table again.
+        // Some spare room keeps the next few insertions and removals from rebuilding the table again.
         let room = 3 * (kept + 1) + kept / 16;
         let wider = filled(Index::EMPTY, room.div_ceil(2).next_power_of_two().max(16))?;
         let before = std::mem::replace(&mut self.slots, wider);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The queues and counters that an endpoint is bound to, and the way in which its operations and arrivals are reported there:
-//! as completions, in counters, and in order where an order was promised. The same for every provider.
+//! The queues and counters that an endpoint is bound to. Every provider reports the ends of operations and arrivals
+//! through this file: as completions, in counters, and in order where an order was promised.
 
 use super::av::Av;
 use super::drivers::Drivers;
@@ -44,7 +44,7 @@ pub enum Binding {
     Arrivals(usize),
     /// The address vector that the indexes of peers refer to; connectionless endpoints only.
     Av(Arc<Av>),
-    /// The place where the ends of parts of lists are reported.
+    /// The place where a provider reports the ends of parts of lists.
     Ends(Arc<Ends>),
 }
 
@@ -119,7 +119,7 @@ pub struct Bindings {
     naps_until: Cell<u64>,
     /// The operations of this side that have not been reported yet, if completions are to come in the order of posting.
     sent: Option<Box<RefCell<Order<Ended>>>>,
-    /// Receives that were matched and are not complete, and arrivals behind them.
+    /// Receives that were matched and are not complete, and the later arrivals, which are reported after them.
     arrived: RefCell<Order<Arrival>>,
 }
 
@@ -133,7 +133,8 @@ struct Arrival {
     lost: Option<Failure>,
 }
 
-/// The most writes with data that wait for the message before them: a peer may never complete that message.
+/// The most peers' writes with data whose report waits for an earlier message. The bound is needed because a peer may
+/// never complete that message.
 const BEHIND_MAX: usize = 16384;
 
 impl Bindings {
@@ -262,6 +263,7 @@ impl Bindings {
         !counted && !self.tx_selective && self.tx.as_ref().is_some_and(|q| q.threading().is_promised())
     }
 
+    /// True if an operation with these flags gives an entry when it succeeds.
     #[inline]
     pub fn wants_entry(&self, flags: u64) -> bool {
         self.tx.is_some() && flags & (SILENT | PART) == 0 && (!self.tx_selective || flags & flags::COMPLETION != 0)
@@ -292,7 +294,7 @@ impl Bindings {
         }
     }
 
-    /// True if an operation that ends now may be reported now, because none before it is outstanding.
+    /// True if no earlier operation is outstanding, so that an operation that ends now may be reported now.
     #[inline(always)]
     pub fn is_calm(&self) -> bool {
         self.sent.as_ref().is_none_or(|order| order.borrow().is_calm())
@@ -307,7 +309,8 @@ impl Bindings {
         }
     }
 
-    /// Reports an operation that has a place in the order once all before it have ended, and those that waited for it.
+    /// Ends an operation that has a place in the order. Reports the operation if all earlier ones have ended, and then
+    /// the later ones that have waited for it.
     #[cold]
     fn take_turns(&self, ticket: Ticket, end: &Ending, why: Option<Error>) {
         let Some(order) = &self.sent else { return };
@@ -384,7 +387,8 @@ impl Bindings {
         if let Some(counter) = self.counter_of(end.kind) {
             counter.add_error(1);
         }
-        // The end of the connection is an event, and an injected operation has no context by which the caller would know it.
+        // An inject call has no context, so the caller could not tell the operation from others. If the connection has
+        // ended, an event says so, and an error entry would say no more.
         if end.silent && matches!(error.code, Code::Canceled | Code::PeerGone) {
             return;
         }
@@ -400,8 +404,8 @@ impl Bindings {
         self.arrived.borrow().is_calm()
     }
 
-    /// A message was matched with a receive; `later` says that its bytes are still to come. Gives the receive's place among
-    /// arrivals, if it needs one.
+    /// Notes that a message was matched with a receive; `later` says that the message's bytes are still to come.
+    /// Returns the receive's place among arrivals, if the receive cannot be reported at once.
     #[inline]
     pub fn matched(&self, later: bool) -> Option<Ticket> {
         if !later && self.none_arriving() {
@@ -454,7 +458,8 @@ impl Bindings {
         }
     }
 
-    /// Reports a receive that will not be filled. That is reported at once, and receives behind it do not wait for it.
+    /// Reports a receive that will not be filled. The report comes at once, and later receives do not wait for this one
+    /// any more.
     #[cold]
     pub fn spoiled(&self, ticket: Option<Ticket>, entry: Completion, failure: Failure) {
         self.tell_arrival(Arrival { entry, wanted: true, lost: Some(failure) });
@@ -473,7 +478,8 @@ impl Bindings {
         self.received(ticket, entry, true, None);
     }
 
-    /// True if an event may be added that is not the connection's end: a peer must not fill a queue that is not read.
+    /// True if an event other than the connection's end may be added. The bound keeps peers from filling an event queue
+    /// that nobody reads.
     pub fn has_event_room(&self) -> bool {
         self.eq.as_ref().is_none_or(|eq| eq.len() < EVENTS)
     }
@@ -487,8 +493,8 @@ impl Bindings {
             eq.push(event);
         }
         if kind == EventKind::Connected {
-            // A thread that fell asleep before watches another socket, and the new peer does not know that it has to wake
-            // this side.
+            // Threads that fell asleep before watch the sockets of that time, and the new peer does not know that it
+            // has to wake them.
             self.rouse();
         }
     }

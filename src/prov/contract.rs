@@ -169,8 +169,8 @@ pub trait Domain: Send + Sync {
         self.try_close_region(id)
     }
 
-    /// The address and the key by which the peer at the other end of a lane reads a message that lies in a region. `None`:
-    /// the region's own. An error: the peer cannot read the message there.
+    /// The address and the key by which the peer at the other end of a lane reads a message that lies in a region.
+    /// `None`: the message's own address and the region's own key. An error: the peer cannot read the message there.
     fn message_name(&self, _id: RegionId, _iov: Iov) -> Result<Option<(u64, u64)>> {
         Ok(None)
     }
@@ -275,9 +275,9 @@ pub trait Endpoint: Send + Sync {
         Ok(Native::Pieces)
     }
 
-    /// After `list` returned `Parts`: posts one operation of as many of the first runs as the provider takes, and returns
-    /// their number. 0: nothing can be posted now. The error with which a part later ends may name its run. Otherwise as
-    /// `list`.
+    /// Posts a part of a list for which `list` has returned `Parts`: one operation of as many of the first runs as the
+    /// provider takes. Returns the number of these runs; 0: nothing can be posted now. The error with which a part
+    /// later ends may name the run that failed. Otherwise as `list`.
     fn list_part(&self, _dir: Dir, _runs: &[Run], _pairs: &[Pair], _common: &Common) -> Result<usize> {
         Err(Error::fixed(errno::EOPNOTSUPP, "ep: this provider does not move lists in parts"))
     }
@@ -310,19 +310,19 @@ pub trait Endpoint: Send + Sync {
     /// set: the caller is about to sleep and must not miss anything.
     fn progress(&self, force: bool);
 
-    /// True if the endpoint can ever be idle without being polled (see `rest`).
+    /// True if the endpoint can be put into an idle set by `rest` at times, and then needs no polling.
     fn can_rest(&self) -> bool {
         false
     }
 
-    /// Puts the idle endpoint into the idle set `at` under `number`: it needs no progress until its socket, or the endpoint
-    /// itself, reports the number there, or until the returned time (nanoseconds). An endpoint may be in several idle sets.
-    /// `None`: it has something to do, and was not put there.
+    /// Puts the idle endpoint into the idle set `at` under `number`: it needs no progress until its socket, or the
+    /// endpoint itself, reports the number there, or until the returned time (nanoseconds). An endpoint may be in
+    /// several idle sets. `None`: the endpoint has something to do, and was not put there.
     fn rest(&self, _at: &Arc<Rest>, _number: u64) -> Option<u64> {
         None
     }
 
-    /// Takes the endpoint out of all idle sets, because there is something to do that it does not know of.
+    /// Takes the endpoint out of all idle sets, because the layer above has work for its progress (a list of blocks).
     fn rouse(&self) {}
 
     /// Prepares for a thread's sleep: adds the endpoint's descriptors to `poller`, and tells the peer that it has to wake
@@ -332,7 +332,7 @@ pub trait Endpoint: Send + Sync {
         Ok(None)
     }
 
-    /// Asked after that last `progress`: false if something is ready that no descriptor will announce.
+    /// After the `progress(true)` that follows `sleep`: false if something is ready that no descriptor will announce.
     fn may_sleep(&self) -> bool {
         true
     }
@@ -412,6 +412,7 @@ pub trait Endpoint: Send + Sync {
     fn stats(&self) -> Stats;
 }
 
+/// The error of a provider whose copies the target cannot help with.
 pub fn no_coop() -> Error {
     Error::fixed(errno::EOPNOTSUPP, "GDRFAB_OPT_COOP: the target helps with no copies of this provider")
 }

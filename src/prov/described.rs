@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! With GDRFAB_DEBUG, the open regions of a domain by their descriptors (`gdrfab_mr_desc()`). The local descriptors of every
-//! operation are checked against them. Without GDRFAB_DEBUG, providers that need no descriptor do not look at it.
+//! With GDRFAB_DEBUG, the open regions of a domain by their descriptors (`gdrfab_mr_desc()`), against which the local
+//! descriptors of every operation are checked. Without GDRFAB_DEBUG, a provider that needs no descriptor does not look
+//! at descriptors.
 
 use super::atomic::AtomicOp;
 use super::list::List;

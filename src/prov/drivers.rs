@@ -6,8 +6,8 @@ use super::waiter::Waiter;
 use parking_lot::Mutex;
 use std::sync::{Arc, Weak};
 
-/// The threads that sleep on all endpoints of a domain, whatever those are bound to: the progress thread, and threads that
-/// wait for the counter of a region.
+/// The threads that sleep on all endpoints of a domain, and not only on the endpoints that are bound to one object: the
+/// progress thread, and threads that wait for the counter of a region.
 #[derive(Default)]
 pub struct Drivers {
     thread: Option<Arc<Waiter>>,

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Entries of the tables of operations that try a provider's fast path first and pass the call on if it declines. They are
-//! generic over the fast path, so that each provider writes only the path itself.
+//! Entries of the tables of operations (`ops.rs`) that try a provider's fast path first, and pass the call on to
+//! another entry if the path declines. The entries are generic over the fast path, so that each provider writes only
+//! the path.
 
 use super::op::{Iov, One};
 use super::ops::{EpHead, Inject, InjectTagged, InjectTaggedData, InjectWrite, Message, RecvTagged, Rma, Tagged, TaggedData};
@@ -30,9 +31,9 @@ impl Fast {
     }
 }
 
-/// A fast path for an entry of type `F` (`Rma`, `Message` and so on), for operations of one piece on each side, and the entry
-/// that gets what the path declines. `fast_rma`, `fast_inject_write`, `fast_message` and the others below are the entries.
-/// For a message, `One` holds the peer as its address and the tag as its key.
+/// A fast path for a table entry of type `F` (`Rma`, `Message` and so on), for operations of one piece on each side;
+/// `NEXT` is the entry that gets the calls that the path declines. `fast_rma`, `fast_inject_write`, `fast_message` and
+/// the others below are the entries. For a message, `One` holds the peer as its address and the tag as its key.
 pub trait FastPath<F> {
     /// The provider's data behind `Dispatch::of`.
     type Of;

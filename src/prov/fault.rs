@@ -85,8 +85,8 @@ impl Plan {
         (!faults.is_empty()).then(|| Box::new(Plan { faults, posted: [0; OPS], registered: AtomicU64::new(0) }))
     }
 
-    /// Decides on an operation of a connected endpoint that was accepted and could start now. An operation that the caller
-    /// has to post again is not counted, so this is to be asked last.
+    /// Counts an operation of a connected endpoint, and decides on its fate. The caller asks after all reasons to
+    /// refuse the operation, because an operation that the program has to post again must not be counted.
     pub fn post(&mut self, op: Op) -> Verdict {
         self.posted[op as usize] += 1;
         let (own, all) = (self.posted[op as usize], self.posted.iter().sum::<u64>());
@@ -95,15 +95,16 @@ impl Plan {
             What::Drop { nth, op: Some(of), once } => *of == op && *nth == own && claim(once),
             _ => false,
         };
-        // Every fault is asked, since a fault that happens once is spent when it is asked.
+        // The loop asks every fault and does not stop at the first, because asking marks a fault that happens once as
+        // done.
         if self.faults.iter().filter(|f| lost(f)).count() > 0 {
             return Verdict::Lose;
         }
         self.early(op)
     }
 
-    /// As `post`, for a receive that is posted before the endpoint is connected: it can be late, but there is nothing to lose
-    /// or to count yet.
+    /// As `post`, for a receive that is posted before the endpoint is connected. Such a receive can be delayed, but is
+    /// not counted, and there is no connection to lose yet.
     pub fn early(&self, op: Op) -> Verdict {
         let delays = self.faults.iter().filter_map(|f| match &f.what {
             What::Delay { ns, op: of } if of.is_none_or(|o| o == op) => Some(*ns),
@@ -117,7 +118,8 @@ impl Plan {
         Error::coded(errno::ECONNRESET, Code::PeerGone, "the peer closed the connection or died (so GDRFAB_FAULT=drop has it)")
     }
 
-    /// Counts a registration, and returns the paths that it is refused. `Err`: the registration is refused altogether.
+    /// Counts a registration, and returns the paths that faults refuse to it. `Err`: faults refuse the registration
+    /// altogether.
     pub fn register(&self) -> Result<Paths> {
         // Relaxed: it is enough that each registration gets a number of its own.
         let this = self.registered.fetch_add(1, Ordering::Relaxed) + 1;
@@ -144,7 +146,7 @@ impl Plan {
         self.faults.iter().filter_map(after).min().unwrap_or(0)
     }
 
-    /// As `rail`, for a first rail, which is lost only if the fault names it.
+    /// As `rail`, for the first rail, which only a fault that names rail 0 ends.
     pub fn first_rail(&self) -> u64 {
         let after = |f: &Fault| if let What::Rail { segments, number: Some(0) } = f.what { Some(segments) } else { None };
         self.faults.iter().filter_map(after).min().unwrap_or(0)

@@ -31,8 +31,8 @@ pub struct EndpointCore {
     lists: Lists,
     /// The open regions against which local descriptors are checked, with GDRFAB_DEBUG only.
     described: Option<Arc<Described>>,
-    /// The provider's table, while lists are pending and the general table takes its place: the provider's entries for
-    /// arrivals would not advance the lists.
+    /// The provider's table, while the general table stands in for it because lists are pending: the provider's entries
+    /// for arrivals would not advance the lists. NULL at other times.
     replaced: AtomicPtr<EpOps>,
 }
 
@@ -139,7 +139,7 @@ impl EndpointCore {
         if self.lists.is_idle() { self.prov.rest(at, number) } else { None }
     }
 
-    /// As the provider's; also false if parts of lists have ended that nobody has taken.
+    /// As the provider's `may_sleep`, but also false if parts of lists have ended and wait to be taken.
     pub fn may_sleep(&self) -> bool {
         self.prov.may_sleep() && !self.lists.has_news()
     }
@@ -204,9 +204,9 @@ fn is_handle(ep: *const EpHead) -> bool {
     !ep.is_null() && ep.is_aligned()
 }
 
-/// The table of the handle that a C caller gave. NULL and misaligned handles get the general table, whose entries report the
-/// error. The exported function itself returns no error: with a second way out beside the jump, it would have to push its
-/// stack arguments again.
+/// The table of the handle that a C caller gave. NULL and misaligned handles get the general table, whose entries
+/// report the error. The exported function must not return the error itself: a function with a return beside the jump
+/// would have to push its stack arguments again before the jump.
 ///
 /// # Safety
 /// `ep` is an open endpoint, NULL, or misaligned.
@@ -221,7 +221,7 @@ pub static GENERAL: EpOps = GENERAL_ENTRIES;
 pub const GENERAL_ENTRIES: EpOps =
     EpOps { write, read, inject_write, send, inject, recv, tsend, tinject, tsenddata, tinjectdata, trecv, arrive: None };
 
-/// Not inlined: values used in the closure that `hold` runs are kept in memory instead of registers.
+/// Not inlined, because the compiler keeps the values of a closure that `hold` runs in memory instead of registers.
 #[inline(never)]
 fn rma(ep: &EndpointCore, dir: Dir, local: Iov, addr: u64, key: u64, c: &Common) -> Result<()> {
     ep.check(local, c.desc)?;

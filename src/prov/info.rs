@@ -9,8 +9,9 @@ use crate::mr::{MR_IOV_LIMIT, Paths};
 use std::sync::Arc;
 use zeroize::Zeroizing;
 
-/// The most bytes of private data of any connection, and of an address with its NUL.
+/// The most bytes of private data of any connection.
 pub const CM_DATA_MAX: usize = 256;
+/// The most bytes of an address, with its NUL.
 pub const ADDR_MAX: usize = 256;
 
 pub const EP_MSG: u32 = 1;
@@ -141,8 +142,8 @@ impl std::fmt::Debug for Secret {
     }
 }
 
-/// Limits for hints, which the caller does not see. A candidate's attributes are the values without hints; these are the
-/// values up to which hints may go.
+/// Limits for hints, which the caller does not see. A candidate's attributes are the values that the caller gets
+/// without hints; the limits are the values that hints can ask for at most.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Limits {
     /// Default flags that the provider can honour.

@@ -73,7 +73,7 @@ pub struct List {
     ends: Box<[usize]>,
 }
 
-/// `of[i]`; the only element if there is one; 0 if there is none.
+/// The element for block `i`: `of[i]`; or the only element, which then is for all blocks; or 0 if there is none.
 fn pick(of: &[u64], i: usize) -> u64 {
     if of.len() > 1 { of[i] } else { of.first().copied().unwrap_or(0) }
 }
@@ -158,7 +158,7 @@ impl List {
 /// As for [`List::new`].
 unsafe fn one_each(blocks: &[Block], max: usize) -> Result<Option<(Vec<Run>, usize)>> {
     let mut runs = with_room(blocks.len())?;
-    // Above these, an address plus a block's length may overflow.
+    // Above these bounds, an address plus a block's length may overflow.
     let (high, high_there) = (usize::MAX - max, u64::MAX - max as u64);
     let (mut total, mut other, mut end) = (0u128, false, 0);
     let run = |(i, b): (usize, &Block)| {

@@ -16,10 +16,11 @@ use crate::sys::time;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// The most operations of lists that are outstanding on an endpoint at once, and the most bytes of them all.
+/// The most operations of lists that are outstanding on an endpoint at once.
 const WINDOW: usize = 64;
+/// The sum of bytes of outstanding operations from which no further operation is posted.
 const WINDOW_BYTES: usize = 32 << 20;
-/// The most bytes that several runs in one operation have.
+/// The most bytes of an operation of several runs.
 const PACK_BYTES: usize = 256 << 10;
 /// Set in the contexts of parts: no address of a user process has this bit.
 const MARK: usize = 1 << 63;
@@ -37,15 +38,15 @@ struct Part {
 /// The stage of a list.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Stage {
-    /// The provider was not asked yet, or could not say yet, whether it moves the list itself.
+    /// The provider was not asked yet, or could not say yet, if it moves the list by its own means.
     Fresh,
     /// Being posted in parts.
     Pieces,
     /// All parts are posted.
     Posted,
-    /// All bytes are in place: the operation that carries the data for the peer's completion is to be posted.
+    /// All bytes are in place. Next comes the operation that carries the data for the peer's completion.
     Notify,
-    /// That operation was posted, or the provider moves the whole list in one operation.
+    /// The operation with the data was posted, or the provider moves the whole list in one operation.
     Notified,
     /// A part of several blocks was refused: its blocks are posted one by one, to find the one that fails.
     Probe,
@@ -63,22 +64,24 @@ pub(super) struct Work {
     pub(super) data: u64,
     pub(super) peer: u64,
     pub(super) stage: Stage,
-    /// The provider decides how many runs each part has (`Native::Parts`).
+    /// True if the provider decides how many runs each part has (`Native::Parts`).
     pub(super) parts: bool,
-    /// The peer cannot take runs of several regions in one operation, so each part has runs of one key. The refused parts
-    /// (first run, count) are posted again.
+    /// True if the peer cannot take runs of several regions in one operation. Each further part then has runs of one
+    /// key.
     pub(super) by_key: bool,
+    /// The parts (first run, count) that the peer refused for that reason, which are posted again.
     pub(super) refused: Vec<(usize, usize)>,
-    /// The next run to post, and the number of outstanding parts.
+    /// The next run to post.
     pub(super) next: usize,
+    /// The number of outstanding parts.
     pub(super) outstanding: usize,
     pub(super) failed: Option<(usize, Error)>,
     /// Blocks of a refused part that are still to be posted one by one, in reverse order.
     pub(super) probes: Vec<Run>,
 }
 
-/// The lists of an endpoint and their outstanding parts, with the sums of both for the limits. `turn` is the last number that a
-/// list or a part was given.
+/// The lists of an endpoint and their outstanding parts. For the limits, `bytes` is the sum of the parts' bytes, and
+/// `runs` the sum of the lists' runs. `turn` is the last number that a list or a part was given.
 #[derive(Default)]
 pub(super) struct PendingLists {
     pub(super) works: VecDeque<Work>,
@@ -89,8 +92,9 @@ pub(super) struct PendingLists {
     pub(super) bind: Bindings,
 }
 
-/// The error with which a list ends that cannot be posted further. If the connection ended, the completion has the error of
-/// outstanding operations, and not that of a call.
+/// Turns the error of a posting call into the error of a list that cannot be posted further. After the end of the
+/// connection, the list's completion has the error that outstanding operations have, and not the error that a call
+/// returns.
 fn lost(e: Error) -> Error {
     match (e.errno, e.code) {
         (errno::ESHUTDOWN | errno::ENOTCONN, Code::Canceled) => Error { errno: errno::ECANCELED, ..e },
@@ -123,8 +127,8 @@ impl Work {
 }
 
 impl PendingLists {
-    /// True if the list at `at` may post: the list before it has posted all its parts, and if this one is fenced, it is the
-    /// first.
+    /// True if the list at `at` may post parts: it is the first list, or the list before it has posted all parts and
+    /// this list is not fenced.
     pub(super) fn may_start(&self, at: usize) -> bool {
         let fenced = self.works[at].flags & flags::FENCE != 0;
         at == 0 || !(fenced || matches!(self.works[at - 1].stage, Stage::Fresh | Stage::Pieces))
@@ -146,7 +150,8 @@ impl PendingLists {
         let Some(why) = why else { return };
         let named = why.piece.filter(|(run, _)| usize::from(*run) < part.count);
         if let Some((run, good)) = named.and_then(|(i, good)| Some((work.list.runs.get(part.first + usize::from(i))?, good as usize))) {
-            // If all parts have runs of one key, a peer that still refuses several regions is not believed.
+            // If every part already has runs of one key, the refusal of several regions makes no sense, and counts as a
+            // failure.
             let may_part = !work.by_key || !work.refused.is_empty();
             if why.code == Code::Path && good >= run.len() && part.count > 1 && may_part {
                 if work.stage != Stage::Over {
@@ -202,7 +207,7 @@ impl PendingLists {
     pub(super) fn cancel_parts(&mut self, prov: &dyn Endpoint, at: usize) {
         let number = self.works[at].number;
         for part in self.parts.iter().filter(|p| p.work == number) {
-            // A part that cannot be cancelled ends by itself, and the list after it.
+            // A part that cannot be cancelled ends by itself, and the list ends after that.
             let _ = prov.cancel(part.context);
         }
     }
@@ -281,7 +286,8 @@ impl PendingLists {
     /// Posts parts of the list, as long as the limits of outstanding operations and bytes permit.
     fn post_runs(&mut self, prov: &dyn Endpoint, at: usize, pack: usize) -> Result<()> {
         let (list, dir, now) = (self.works[at].list.clone(), self.works[at].dir, time::now_ns());
-        // Parts that the provider forms may have any length, so two may be outstanding: one waits while the other is moved.
+        // Parts that the provider forms may have any length. Two of them may be outstanding, so that one waits while
+        // the other moves.
         let few = if self.works[at].parts { 2 } else { 1 };
         while self.works[at].has_more() && self.parts.len() < WINDOW && (self.bytes < WINDOW_BYTES || self.parts.len() < few) {
             let first = self.works[at].next;
@@ -349,8 +355,8 @@ impl PendingLists {
         Ok(true)
     }
 
-    /// Sorts the refused and the unposted runs by key, once the peer has refused several regions in one operation. The order
-    /// of blocks may change, because none is promised.
+    /// Sorts the refused and the unposted runs by key, after the peer has refused several regions in one operation. The
+    /// order of blocks may change, because no order is promised.
     #[cold]
     fn regroup(&mut self, at: usize) -> Result<()> {
         let work = &mut self.works[at];

@@ -17,9 +17,9 @@ use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// The most lists that an endpoint holds, queued or in progress, and the most runs of all of them. A single list may exceed
-/// the second limit if it is the only one.
+/// The most lists that an endpoint holds, queued or in progress.
 const WAITING: usize = 1024;
+/// The most runs of all lists of an endpoint. A list that is the only one may have more.
 const WAITING_RUNS: usize = 4 << 20;
 
 /// The lists of one endpoint.
@@ -137,8 +137,8 @@ impl Lists {
         self.pending.store(w.works.len(), Ordering::Relaxed);
     }
 
-    /// The earliest deadline of a list (nanoseconds, `u64::MAX` for none), and whether a list has to be looked at soon
-    /// because no completion will announce that it can go on.
+    /// The earliest deadline of a list (nanoseconds, `u64::MAX` for none), and true if some list needs polling, because
+    /// no completion will announce that the list can go on.
     pub fn next_look(&self) -> (u64, bool) {
         let w = self.waiting.lock();
         let deadline = w.works.iter().map(|work| work.end.deadline).filter(|d| *d != 0).min().unwrap_or(u64::MAX);

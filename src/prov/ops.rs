@@ -124,7 +124,8 @@ pub struct EpHead {
 }
 
 impl EpHead {
-    /// The head of an endpoint that is not enabled yet. The entries of `ops` report that until it is.
+    /// The head of an endpoint that is not enabled yet. Until `enable`, calls go to the entries of `ops`, which return
+    /// the error.
     pub fn new(ops: &'static EpOps, owner: Owner, op_flags: OpFlags) -> EpHead {
         EpHead { ops: AtomicPtr::new((&raw const *ops).cast_mut()), of: AtomicPtr::default(), tx: AtomicPtr::default(), owner, op_flags }
     }

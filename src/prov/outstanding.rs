@@ -10,10 +10,11 @@ use crate::hmem::Site;
 pub const SILENT: u64 = 1 << 63;
 /// The operation is a part of a list: its end goes to `Ends`, where `context` names the part.
 pub const PART: u64 = 1 << 62;
-/// The operation may take any path, whatever the endpoint's options say: the options are about RMA, and this operation reads
-/// a message.
+/// The operation may take any path, even one that the endpoint's options forbid: the options are about RMA, and this
+/// operation reads a message.
 pub const ANY_PATH: u64 = 1 << 61;
-/// The atomic operation is carried out by the peer's card: the key is that of a region registered for that.
+/// The peer's card carries out the atomic operation. The key names a region that was registered for atomics of the
+/// card.
 pub const BY_CARD: u64 = 1 << 60;
 /// The flags of inject calls: no completion on success, and the buffer is the caller's again when the call returns.
 pub const INJECT_FLAGS: u64 = flags::INJECT | SILENT;
@@ -26,16 +27,16 @@ pub struct Ending {
     pub kind: u64,
     pub len: usize,
     pub buf: usize,
-    /// Success gives a completion, which is reserved in the queue.
+    /// True if success gives a completion entry, which is reserved in the queue.
     pub wanted: bool,
     /// The time of the deadline; 0: none.
     pub deadline: u64,
-    /// The operation comes from an inject call, and no caller waits for it: if it is lost with the connection, it gives no
-    /// error entry.
+    /// True if the operation comes from an inject call, for whose end no caller waits. If the connection's end fails
+    /// the operation, there is no error entry.
     pub silent: bool,
-    /// The operation is a part of a list.
+    /// True if the operation is a part of a list.
     pub part: bool,
-    /// Its place in the order, if completions come in the order of posting.
+    /// The operation's place in the order, if completions come in the order of posting.
     pub ticket: Option<Ticket>,
 }
 
@@ -56,6 +57,6 @@ pub struct Recv {
     pub context: usize,
     pub wanted: bool,
     pub deadline: u64,
-    /// Its place among arrivals, once a message was matched with it.
+    /// The receive's place among arrivals, once a message was matched with the receive.
     pub ticket: Option<Ticket>,
 }

@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 use std::sync::Arc;
 
 struct Inner {
-    /// `None` once it is closed.
+    /// `None` once the passive endpoint is closed.
     listener: Option<Box<dyn Listener>>,
     listens: bool,
     eq: Option<Arc<EventQueue>>,

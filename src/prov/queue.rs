@@ -72,8 +72,9 @@ pub struct Entries {
     /// The number of entries that were lost: they could not be reserved, and no memory was left for them. One error entry
     /// reports them all.
     lost: usize,
-    /// For each slot of the ring, the number of an entry and its origin; empty until a first entry has an origin. The number
-    /// tells whether the origin belongs to the slot's present entry, since an entry without an origin leaves it as it was.
+    /// For each slot of the ring, the number of an entry and the entry's origin; empty until a first entry has an
+    /// origin. An entry without an origin leaves its slot here unchanged, so the number shows if the origin belongs to
+    /// the slot's present entry.
     origins: Box<[(usize, Origin)]>,
 }
 
@@ -405,7 +406,7 @@ impl Queue {
         unsafe { self.entries.promised() }
     }
 
-    /// The entries, with or without the lock, as `threading()` said when the caller looked at it earlier.
+    /// The entries, with the lock or without, as the caller knows from an earlier look at `threading()`.
     ///
     /// # Safety
     /// `LOCKED` agrees with `threading()`. Without the lock, nothing else accesses the entries while the result is used.
@@ -465,7 +466,7 @@ impl Queue {
         e.front().filter(|done| done.flags & FAILED != 0).and_then(|_| e.failures.front()).map(|f| f.error.clone())
     }
 
-    /// Signals: lets one blocked reader return.
+    /// Lets one blocked reader return without an entry.
     pub fn signal(&self) {
         self.signals.add();
         self.waiter.notify();
@@ -486,7 +487,7 @@ pub enum Found {
     Due(usize),
     /// The source has no entries.
     Nothing,
-    /// The source could not say; the queue has to be read.
+    /// The source could not find out, so the queue has to be read.
     Elsewhere,
 }
 

@@ -17,8 +17,8 @@ pub struct Waiter {
     threads: Mutex<Threads>,
     /// The descriptor, if the object was opened with one.
     descriptor: OnceLock<Poller>,
-    /// True while the caller may poll on the descriptor. Set before `sleepers` changes, as the list of threads is: a thread
-    /// that sees the new count sees this value too.
+    /// True while the caller may poll on the descriptor. Both this value and `threads` change before `sleepers` does,
+    /// so that a thread that sees the new count also sees them.
     polled: AtomicBool,
 }
 
@@ -69,7 +69,7 @@ impl Waiter {
             Some(poller) => poller,
             None => Arc::new(Poller::new()?),
         };
-        // Clears a late wake-up of the thread that used it before.
+        // Clears a late wake-up that was meant for the thread that used the poller before.
         poller.drain();
         self.threads.lock().asleep.push(poller.clone());
         self.sleepers.add();

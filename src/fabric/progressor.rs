@@ -49,8 +49,7 @@ impl Progressor {
         self.shared.set.attach(ep);
     }
 
-    /// Removes an endpoint. The thread may hold the endpoint a moment longer; it then makes progress on a closed
-    /// endpoint, which does nothing.
+    /// Removes an endpoint. The thread may hold the endpoint a moment longer; it then finds the endpoint closed.
     pub fn remove(&self, ep: &EpRef) {
         self.shared.set.detach(ep);
         self.shared.waiter.notify();

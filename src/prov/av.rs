@@ -93,8 +93,8 @@ impl Av {
         let first = index.find(&name, entries);
         match first {
             None => index.room_for_one(entries)?,
-            // A set allocates its nodes without reporting a lack of memory, so the call first checks that enough memory
-            // is left.
+            // A set allocates its small nodes without a check, and one call may insert many names, so each insertion
+            // first checks that memory is left.
             Some(_) => enough().and_then(|()| twins.room(1))?,
         }
         // Room for every index, so that a removal never needs memory.

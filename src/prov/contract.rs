@@ -170,7 +170,7 @@ pub trait Domain: Send + Sync {
     }
 
     /// The address and the key by which the peer at the other end of a lane reads a message that lies in a region.
-    /// `None`: the message's own address and the region's own key. An error: the peer cannot read the message there.
+    /// `None`: by the region's own base and key. An error: the peer cannot read the message there.
     fn message_name(&self, _id: RegionId, _iov: Iov) -> Result<Option<(u64, u64)>> {
         Ok(None)
     }

@@ -16,7 +16,7 @@ use std::time::Duration;
 #[derive(Default)]
 pub struct Exports(Mutex<HashMap<u64, Allocation>>);
 
-/// The domains of this process, each by the identity of the memory file of its region table. Whoever holds an `Exports`
+/// The domains of this process, each by the identity of the memory file of its region table. The holder of an `Exports`
 /// also holds a mapping of that file, so the kernel gives the file's inode number to no other file.
 static ALL: Mutex<Vec<(FileId, Weak<Exports>)>> = Mutex::new(Vec::new());
 

@@ -102,7 +102,7 @@ impl RmaJob {
         self.local = Pieces::of_list(local);
     }
 
-    /// The slot that the job has taken, if any. Whoever cancels the job must release the slot.
+    /// The slot that the job has taken, if any. The function that cancels the job must release the slot.
     pub fn slot(&self) -> Option<u16> {
         self.stream.map(|s| s.slot)
     }

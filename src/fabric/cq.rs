@@ -18,7 +18,7 @@ use std::ffi::c_void;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// A completion queue. It begins with its head, by which gdrfab_cq_read() finds the table of operations.
+/// A completion queue. The object begins with its head, by which gdrfab_cq_read() finds the table of operations.
 #[repr(C)]
 pub struct Cq {
     head: CqHead,

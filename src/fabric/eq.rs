@@ -139,10 +139,10 @@ impl Eq {
         self.take_if(decide).map(Some).or_else(|| closed().then_some(None))
     }
 
-    /// Takes the next event if `decide` says so. A connection request comes with an info that opens the accepting endpoint: a
-    /// copy of the passive endpoint's info, with the peer's address and the number of the request. It is made before the
-    /// passive endpoint can be detached, so that closing that endpoint finds the request in the queue or in the list of
-    /// requests.
+    /// Takes the next event if `decide` says so. A connection request comes with an info that opens the accepting
+    /// endpoint: a copy of the passive endpoint's info, with the peer's address and the number of the request. The info
+    /// is made before the passive endpoint can be detached, so that the close of that endpoint finds the request either
+    /// in the queue or in the list of requests.
     fn take_if<R>(&self, decide: impl FnOnce(&Event) -> (bool, R)) -> Option<(R, Option<Event>)> {
         let peps = self.peps.lock();
         let mut got = self.events.take_if(decide)?;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The objects of the API: fabrics, domains, endpoints, queues, counters, address vectors and regions. `capi` calls them with
-//! parsed arguments; they check states and bindings, and call the provider through its contract (`prov/contract.rs`). They
-//! keep each other alive by reference counts, and closing an object that others still use fails with -EBUSY. No provider is
-//! named here.
+//! The objects of the API: fabrics, domains, endpoints, queues, counters, address vectors and regions. `capi` calls
+//! them with parsed arguments; they check states and bindings, and call the provider through its contract
+//! (`prov/contract.rs`). Objects keep each other alive by reference counts, and closing an object that others still use
+//! fails with -EBUSY. No provider is named here.
 //!
 //! Read `endpoint.rs` and `cq.rs` first. Both objects begin with their table of operations (`prov/ops.rs`), so that the most
 //! frequent calls bypass this layer. `progress_set.rs` and `wait.rs` decide which endpoints make progress in a call that

@@ -211,7 +211,8 @@ fn note(recent: &mut VecDeque<(u64, Name)>, index: u64, name: Name) {
     recent.push_back((index, name));
 }
 
-/// A hash table from names to indexes, with open addressing. It is at most two thirds full, which takes 6 to 12 bytes a name.
+/// A hash table from names to indexes, with open addressing. The table is at most two thirds full, and takes 6 to 12
+/// bytes for each name.
 #[derive(Default)]
 struct Index {
     slots: Vec<u32>,

@@ -26,7 +26,7 @@ pub struct Event {
     pub context: usize,
     pub data: Vec<u8>,
     pub request: Option<Box<dyn Request>>,
-    /// The info with which the accepting endpoint is opened. It is set when the event is taken.
+    /// The info with which the accepting endpoint is opened. The field is set when a reader takes the event.
     pub info: Option<Box<Info>>,
     pub error: Option<Error>,
 }

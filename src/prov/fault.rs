@@ -55,7 +55,8 @@ pub struct Plan {
     faults: Vec<Fault>,
     /// The operations posted so far, by kind.
     posted: [u64; OPS],
-    /// The registrations so far. They may come from several threads, and are not serialized by a lock.
+    /// The registrations so far. The counter is atomic because registrations may come from several threads, and no lock
+    /// serializes them.
     registered: AtomicU64,
 }
 

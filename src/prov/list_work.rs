@@ -25,8 +25,8 @@ const PACK_BYTES: usize = 256 << 10;
 /// Set in the contexts of parts: no address of a user process has this bit.
 const MARK: usize = 1 << 63;
 
-/// An outstanding operation of a list. It moves `count` runs from run `first` on; all of them, if the provider moves the list
-/// itself. A probe of one block has the count 0, and the block's index in `first`.
+/// An outstanding operation of a list. The operation moves `count` runs from run `first` on: all runs of the list, if
+/// the provider moves the list itself. A probe of one block has the count 0, and the block's index in `first`.
 struct Part {
     context: usize,
     work: usize,

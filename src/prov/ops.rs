@@ -3,8 +3,9 @@
 //! do. The table is chosen from provider, threading and options when the endpoint is enabled or the queue is opened. An
 //! exported function loads the entry and jumps to it.
 //!
-//! Entries are `extern "C"` and have the parameters of the exported function, so that the call is one jump and every argument
-//! stays where it is. They catch panics themselves, by `guard::hold`, since no caller above them would.
+//! Entries are `extern "C"` and have the parameters of the exported function, so that the call is one jump and every
+//! argument stays where it is. Each entry catches its panics by `guard::hold`, because no Rust caller above the entry
+//! would.
 
 use super::queue::{Completion, Origin, Queue};
 use crate::error::{Error, Result, errno};
@@ -37,8 +38,8 @@ pub type Arrive = unsafe fn(*const EpHead, &Queue, *mut c_void, usize) -> isize;
 /// gdrfab_cq_read() of an empty queue that has one endpoint; the function ends the call.
 pub type ReadSole = unsafe extern "C" fn(*const CqHead, *mut c_void, usize, *const EpHead) -> isize;
 
-/// The two functions by which arrivals reach the reader without passing through the queue, for one format of entries. They
-/// serve domains without locks.
+/// The two functions by which arrivals reach the reader without passing through the queue, for one format of entries.
+/// Both serve domains without locks only.
 #[derive(Clone, Copy)]
 pub struct Arrivals {
     pub sole: ReadSole,

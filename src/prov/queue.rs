@@ -386,9 +386,9 @@ impl Queue {
         self.entries.lock().room().max(0) as usize
     }
 
-    /// The number of arrivals that may be fetched from a transport that cannot take them back. It is at least 1 while the
-    /// queue is empty, even if reservations fill it: the completions that end those reservations come through the same
-    /// transport.
+    /// The number of arrivals that may be fetched from a transport that cannot take them back. The number is at least 1
+    /// while the queue is empty, even if reservations fill the queue: the completions that end those reservations come
+    /// through the same transport.
     #[inline(always)]
     pub fn room_for_arrivals(&self) -> usize {
         let e = self.entries.lock();

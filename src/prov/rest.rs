@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The set of idle endpoints. A completion queue or a domain that drives many endpoints makes no progress on idle ones. It
-//! asks this set which of them have something to do again: because a socket became readable, or because a call posted to an
-//! endpoint.
+//! The set of idle endpoints. A completion queue or a domain that drives many endpoints makes no progress on idle ones.
+//! The object asks this set for the endpoints that have something to do again, because a socket became readable or
+//! because a call posted to the endpoint.
 
 use crate::error::Result;
 use crate::sys::epoll::Edges;
@@ -27,8 +27,8 @@ impl Rest {
         self.sockets.add_once(socket, number)
     }
 
-    /// Reports that endpoint `number` has something to do. This wakes no thread: if the driving thread may sleep, the caller
-    /// wakes it.
+    /// Reports that endpoint `number` has something to do. The report wakes no thread: if the driving thread may sleep,
+    /// the caller wakes it.
     pub fn call(&self, number: u64) {
         let mut called = self.called.lock();
         called.push(number);

@@ -258,7 +258,8 @@ impl Lane for Endpoint {
         }
     }
 
-    /// Hands out all parcels that have arrived. They lie in the ring, so the turn does not look at the control socket.
+    /// Hands out all parcels that have arrived. The parcels lie in the ring, so the turn does not look at the control
+    /// socket.
     fn take_all(&self, each: &mut dyn Taker) {
         self.full_turn(&mut self.state.lock(), false, each);
     }

@@ -3,7 +3,7 @@
 //!
 //! A completion entry promises that no process touches the operation's buffer any more. So while the peer or a device
 //! may still use the buffer of an operation, the operation gets no entry, and what is left of the connection stays
-//! (`State::leaving`). That holds for any end of the connection, and however long a stopped peer takes.
+//! (`State::leaving`). So it is after any end of the connection, and however long a stopped peer takes.
 
 use crate::config;
 use crate::error::{Code, Error, Result, errno};

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The region table of a domain: the regions that peers may reach. It is a memory file that only its owner can write (sealed against
-//! later writable mappings) and that every connected peer maps to read.
+//! The region table of a domain: the regions that peers may reach. The table is a memory file that only its owner can
+//! write (sealed against later writable mappings) and that every connected peer maps to read.
 //!
 //! An entry's gate word is the generation of its region: unique for each registration, 0 when closed. To look a region
 //! up, a peer reads the gate, the fields, and the gate again. Before each copy, the peer sets its busy mark and reads

@@ -79,7 +79,7 @@ impl Extent {
     }
 }
 
-/// A region of the peer. It holds the mappings in which its extents lie.
+/// A region of the peer. The value keeps the mappings alive in which its extents lie.
 #[derive(Clone, Default)]
 pub struct RemoteRegion {
     pub key: u64,

@@ -72,9 +72,9 @@ struct Fixed {
 #[cfg(not(loom))]
 const _: () = assert!(size_of::<Fixed>() == 4 * 64 + FILTER_BITS / 8 + FLIGHTS * 8 + SLOTS * 64);
 
-/// Offset of the out-of-line area of a ring of `lines` lines. It begins at a page, so that the ring's lines and the area's first
-/// message share no page: a CPU that reads one prefetches up to the page's end, and lines that another CPU has prefetched cost more
-/// to write.
+/// Offset of the out-of-line area of a ring of `lines` lines. The area begins at a page boundary, so that the ring's
+/// lines and the area's first message share no page. The reason is prefetching: a CPU that reads a line prefetches up
+/// to the end of the page, and lines that another CPU has prefetched cost more to write.
 fn area_at(lines: usize) -> usize {
     (size_of::<Fixed>() + lines * size_of::<Line>()).next_multiple_of(4096)
 }

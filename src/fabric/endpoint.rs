@@ -27,6 +27,7 @@ use std::sync::Arc;
 
 pub use crate::prov::report::{PathReport as PathAnswer, RailReport, Stats};
 
+/// The objects that are bound to an endpoint, for detaching when it closes.
 #[derive(Default)]
 struct Bound {
     cqs: Vec<Arc<Cq>>,

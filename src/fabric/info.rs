@@ -100,6 +100,7 @@ fn at_least(name: &str, want: usize, offer: usize) -> Result<()> {
     Ok(())
 }
 
+/// Refuses a candidate that does not offer the value in the hints; 0 in the hints asks for nothing.
 fn one_of(name: &str, want: u32, offers: &[u32]) -> Result<()> {
     if want != 0 && !offers.contains(&want) {
         return Err(Error::new(errno::ENODATA, format!("hints->{name} = {want}, the provider offers {offers:?}")));
@@ -107,6 +108,7 @@ fn one_of(name: &str, want: u32, offers: &[u32]) -> Result<()> {
     Ok(())
 }
 
+/// Refuses a candidate with another name than the hints have.
 fn name(what: &str, want: &Option<String>, offer: &Option<String>) -> Result<()> {
     match (want, offer) {
         (Some(w), Some(o)) if w != o => Err(Error::new(errno::ENODATA, format!("hints->{what} asks for {w:?}, this is {o:?}"))),
@@ -201,6 +203,7 @@ pub fn nic(info: &Info) -> Result<Nic> {
     provider(info)?.nic(info, near.as_deref())
 }
 
+/// Refuses a candidate that the configuration or the hints rule out, with the reason.
 fn consider(info: &mut Info, hints: Option<&Info>) -> Result<()> {
     if let Some(only) = &config::get().provider
         && Some(only) != info.prov_name.as_ref()

@@ -7,6 +7,7 @@ pub use crate::prov::info::RequestId;
 use parking_lot::Mutex;
 use std::collections::HashMap;
 
+/// A request that waits for an answer, and the passive endpoint at which it arrived.
 struct Pending {
     pep: usize,
     request: Box<dyn Request>,

@@ -99,6 +99,8 @@ pub struct Counters {
     pub remote_write: Option<Arc<Counter>>,
 }
 
+/// The objects and properties that are bound to an endpoint, and the operations that wait for their turn to be
+/// reported.
 #[derive(Default)]
 pub struct Bindings {
     /// The endpoint is enabled, and only counters may still be bound.
@@ -437,6 +439,7 @@ impl Bindings {
         }
     }
 
+    /// Counts an arrival, and adds its entry to the queue.
     #[inline]
     fn tell_arrival(&self, arrival: Arrival) {
         let Arrival { entry, wanted, lost } = arrival;

@@ -10,6 +10,7 @@ use crate::error::{Error, Result};
 use parking_lot::Mutex;
 use std::collections::HashMap;
 
+/// The open regions of a domain, by descriptor: the pieces of each.
 #[derive(Default)]
 pub struct Described(Mutex<HashMap<u64, Vec<Iov>>>);
 

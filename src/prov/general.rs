@@ -128,6 +128,7 @@ impl EndpointCore {
         }
     }
 
+    /// The part of a turn of progress that lists have.
     #[cold]
     fn go_on(&self) {
         self.lists.progress(self.prov());

@@ -60,6 +60,7 @@ impl Pair {
     }
 }
 
+/// The checked blocks of one list operation.
 #[derive(Debug)]
 pub struct List {
     /// Identifies a prepared list, so that a provider can keep what it worked out for the list; 0: not prepared.

@@ -286,6 +286,7 @@ impl Entries {
     }
 }
 
+/// A completion queue, as providers fill it.
 pub struct Queue {
     size: usize,
     entries: Serial<Entries>,

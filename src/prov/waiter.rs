@@ -10,6 +10,7 @@ use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
+/// The threads that sleep for one object, and its descriptor.
 #[derive(Default)]
 pub struct Waiter {
     /// Counts the threads that sleep or are about to, and the descriptor while the caller may poll on it.

@@ -56,6 +56,7 @@ impl Links {
     }
 }
 
+/// The shm provider's part of a domain.
 pub struct Domain {
     pub threading: Threading,
     pub modes: Modes,

@@ -99,6 +99,8 @@ impl Endpoint {
         })
     }
 
+    /// Ends the connection or the attempt to connect, from this side, and adds no event. The endpoint cannot connect
+    /// again.
     fn leave(&self, s: &mut State) {
         let why = Error::coded(errno::ECANCELED, Code::Canceled, "this side shut the connection down");
         if matches!(&s.phase, Phase::Connecting(c) if matches!(c.stage, ConnectStage::Joining(_)))
@@ -380,7 +382,9 @@ impl prov::Endpoint for Endpoint {
     /// The longest time to sleep: until this endpoint has work that no packet announces.
     fn nap_ns(&self) -> u64 {
         const LONG: u64 = u64::MAX;
+        /// The nap while something may happen that no packet announces (1 ms).
         const SHORT: u64 = 1_000_000;
+        /// The nap while device copies are in flight (10 us).
         const COPY_NAP: u64 = 10_000;
         let s = self.state.lock();
         let now = time::now_ns();

@@ -135,6 +135,7 @@ fn give_up(state: &mut State, domain: &Domain, why: Error, data: Vec<u8>) {
     state.event(EventKind::Connected, data, Some(why));
 }
 
+/// Takes the next step of a connection attempt, if the peer or the time permits one. `Err`: the attempt has failed.
 fn try_advance(state: &mut State, domain: &Domain) -> Result<()> {
     let Phase::Connecting(mut c) = std::mem::replace(&mut state.phase, Phase::Enabled) else { return Ok(()) };
     if let ConnectStage::Joining(conn) = c.stage {
@@ -228,11 +229,13 @@ fn has_joined(conn: &Conn) -> Result<bool> {
     }
 }
 
+/// The listener's answer to Hello.
 enum Answer {
     Accepted(Intro, IntroDescriptors),
     Rejected(Vec<u8>),
 }
 
+/// Reads the listener's answer. `None`: no answer has come yet.
 fn read_answer(fd: &Arc<Control>) -> Result<Option<Answer>> {
     let mut buf = [0u8; frame::MAX];
     let (len, fds, lacking) = match frame::recv(fd, &mut buf)? {

@@ -234,6 +234,7 @@ fn spans_of(rows: &[Row]) -> std::result::Result<(Vec<Span>, usize), Code> {
     }
 }
 
+/// Target's side: pins the regions that the rows of a chunk touch, and copies the rows. Returns the bytes copied.
 fn copy_rows(conn: &mut Conn, domain: &Domain, read: bool, rows: &[Row]) -> std::result::Result<usize, Code> {
     let (mut spans, bytes) = spans_of(rows)?;
     let need = if read { Access::REMOTE_READ } else { Access::REMOTE_WRITE };
@@ -253,6 +254,7 @@ fn copy_rows(conn: &mut Conn, domain: &Domain, read: bool, rows: &[Row]) -> std:
     copied.map(|()| bytes)
 }
 
+/// Copies rows by one call of cross-memory attach, between the initiator's blocks and the pinned regions.
 fn move_rows(conn: &mut Conn, read: bool, rows: &[Row], spans: &[Span]) -> std::result::Result<(), Code> {
     let (mut batch, mut len) = (Batch::default(), 0);
     for row in rows {

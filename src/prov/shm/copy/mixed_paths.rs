@@ -49,6 +49,7 @@ pub fn pages_are_present(conn: &mut Conn, job: &RmaJob, regions: &[(RemoteRegion
     conn.reach.has(attach_of(job.dir), ranges)
 }
 
+/// The direction of cross-memory attach for an operation of this direction.
 pub fn attach_of(dir: Dir) -> Attach {
     if dir == Dir::Write { Attach::Write } else { Attach::Read }
 }

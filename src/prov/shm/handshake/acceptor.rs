@@ -163,6 +163,8 @@ impl HandshakeAcceptor {
         requests
     }
 
+    /// Reads the introduction of one connection, if it has come: adds the request to `requests`, keeps the connection
+    /// among the pending ones, or drops it.
     fn advance_pending(&mut self, one: Pending, by_name: bool, now: u64, requests: &mut Vec<Request>) {
         // One reference is the acceptor's own.
         let full = Arc::strong_count(&self.requests) > REQUESTS;
@@ -187,6 +189,8 @@ impl HandshakeAcceptor {
         check_peer(socket.as_fd(), &self.name).inspect_err(|_| refuse(socket, RefusalReason::User))
     }
 
+    /// Reads and checks the introduction of one connection. `full`: the program has as many unanswered requests as it
+    /// may have.
     fn read_hello(&self, one: Pending, by_name: bool, full: bool) -> Result<Introduction> {
         let mut buf = [0u8; frame::MAX];
         let (len, fds, lacking) = match frame::recv(&one.socket, &mut buf)? {
@@ -225,11 +229,13 @@ impl Drop for HandshakeAcceptor {
     }
 }
 
+/// Sends the caller the reason of a refusal.
 fn refuse(socket: &Control, why: RefusalReason) {
     // An error means that the caller is gone, and then nobody misses the answer.
     let _ = socket::send(socket.as_fd(), &Frame::Refuse(why).encode(), &[]);
 }
 
+/// The outcome of reading an introduction.
 enum Introduction {
     Done(Box<Request>),
     Pending(Pending),

@@ -12,6 +12,7 @@ use crate::sys::mem::{self, FileId, Mappable, Mapping, Protection};
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
+/// One file of the domain.
 pub struct MemFile {
     pub id: u64,
     pub backing: Backing,
@@ -19,6 +20,7 @@ pub struct MemFile {
     pub regions: u32,
 }
 
+/// The memory behind a file.
 pub enum Backing {
     Host(HostFile),
     Device {
@@ -35,6 +37,7 @@ pub enum CopierMapping {
     NotYet(Iface, Export),
 }
 
+/// A memory file: memory of `mem_alloc`, or a file that a caller registered by descriptor.
 pub struct HostFile {
     fd: OwnedFd,
     pub map: Mapping,
@@ -107,6 +110,7 @@ impl MemFile {
     }
 }
 
+/// The files of a domain, by slot. A file's id names its slot: id modulo `MAX_FILES`.
 #[derive(Default)]
 pub struct Files {
     slots: Vec<Option<MemFile>>,
@@ -119,6 +123,7 @@ pub struct Files {
 }
 
 impl Files {
+    /// Gives a file an id, writes its record into the table, and keeps the file; returns the id.
     fn insert(&mut self, table: &Table, mut file: MemFile) -> Result<u64> {
         let slot = match self.slots.iter().position(Option::is_none) {
             Some(free) => free,
@@ -152,6 +157,7 @@ impl Files {
         Ok(id)
     }
 
+    /// Removes a file and its record. Peers' mappings of the file stay until the peers drop them.
     fn remove(&mut self, table: &Table, slot: usize) {
         if let Some(file) = self.slots[slot].take() {
             table.file(file.id).id.store(0, Ordering::Release);
@@ -192,6 +198,7 @@ impl Files {
         Ok(addr)
     }
 
+    /// Frees memory that `allocate` made. `EBUSY`: open regions cover it.
     pub fn free(&mut self, table: &Table, addr: usize) -> Result<()> {
         let Some(&slot) = self.by_addr.get(&addr) else {
             return Err(Error::invalid("addr: not an address that mem_alloc of this domain returned (or freed already)"));

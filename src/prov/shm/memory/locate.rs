@@ -51,6 +51,7 @@ impl DeviceProbe {
 }
 
 impl Probe {
+    /// Asks the drivers about the memory of a registration. `wanted`: the paths that the region may have.
     pub fn of(attr: &Attr<'_>, wanted: Paths) -> Result<Probe> {
         let Source::Iov(iovs) = attr.source else { return Ok(Probe::File) };
         let (base, len) = location::extent(iovs)?;

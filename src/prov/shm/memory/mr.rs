@@ -55,6 +55,7 @@ impl Extents {
     }
 }
 
+/// The regions of a domain, its files, and the use of the table's extents.
 pub struct Regions {
     registry: Registry<Region>,
     extents: Extents,
@@ -77,6 +78,7 @@ impl Regions {
         Ok(Regions { registry: Registry::new(0)?, extents: Extents::default(), files: Files::default(), faults: Plan::of("shm"), fast })
     }
 
+    /// Lifts the limit on open regions (see `prov::Domain::make_room`).
     pub fn make_room(&mut self) {
         self.registry.make_room();
     }
@@ -126,6 +128,7 @@ impl Regions {
         if simple { self.register_one(table, modes, iov, Access::REMOTE_READ) } else { None }
     }
 
+    /// Registers one range of host memory with a provider's key. `None`: nothing was done.
     #[inline(always)]
     fn register_one(&mut self, table: &Table, modes: Modes, iov: Iov, access: Access) -> Option<RegionId> {
         if hmem::any_opened() {
@@ -314,6 +317,7 @@ impl Regions {
         Ok(Pin { index, site, pieces, ids, stays })
     }
 
+    /// Gives back a region that `pin` or `begin_pin` held open.
     pub fn unpin(&mut self, pin: Pin) {
         if let Some(region) = self.registry.at(pin.index) {
             region.leave();

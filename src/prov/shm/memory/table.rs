@@ -40,6 +40,7 @@ pub const EVENT: u64 = 1 << 32;
 /// extents.
 pub const MULTI: u64 = 1 << 33;
 
+/// The entry of a region.
 #[repr(C, align(64))]
 pub struct Entry {
     /// The region's generation; 0: the entry has no open region.
@@ -78,6 +79,7 @@ impl Entry {
     }
 }
 
+/// One piece of a region that has several; the words have the meaning that they have in an [`Entry`].
 #[repr(C)]
 pub struct Extent {
     pub addr: AtomicU64,
@@ -146,6 +148,7 @@ struct Head {
     pad: [u64; 6],
 }
 
+/// The whole file, as `docs/shm-format.md` specifies it.
 #[repr(C, align(64))]
 struct Layout {
     head: Head,
@@ -158,6 +161,7 @@ struct Layout {
 
 const MAGIC: u64 = u64::from_le_bytes(*b"gdrfabT4");
 
+/// The word [`Entry::rights`].
 pub fn pack_rights(access: Access, paths: Paths, extra: u64) -> u64 {
     access.bits() >> 8 & 0xffff | (paths.bits() & 0xffff) << 16 | extra
 }
@@ -179,6 +183,7 @@ pub struct Table {
 }
 
 impl Table {
+    /// Makes the table of a new domain, and its memory file.
     pub fn create() -> Result<(Table, OwnedFd)> {
         let fd = mem::memfd("gdrfab-table", size_of::<Layout>())?;
         let map = Mapping::new(fd.as_fd(), 0, size_of::<Layout>(), Protection::ReadWrite)?;
@@ -188,6 +193,7 @@ impl Table {
         Ok((table, fd))
     }
 
+    /// Maps the beginning of a peer's table, after checks of the file.
     pub fn attach(fd: BorrowedFd<'_>) -> Result<Table> {
         mem::check_peer_file(fd, size_of::<Layout>() as u64)?;
         let len = if mem::maps_again() { mem::page_size() } else { size_of::<Layout>() };
@@ -235,6 +241,7 @@ impl Table {
         self.entries.get(index as usize)
     }
 
+    /// The extent `index`, mapped now if it was not.
     pub fn extent(&self, index: u64) -> Result<&Extent> {
         self.extents.reach(index as usize, &self.map)
     }
@@ -265,6 +272,7 @@ impl Table {
         Ok(())
     }
 
+    /// Removes a key that `list_key` has listed for the entry `index`.
     pub fn unlist_key(&self, key: u64, index: u32) {
         if let Some((_, place)) = self.places(key, MAX_REACH).find(|(_, place)| place.load(Ordering::Relaxed) == u64::from(index) + 1) {
             place.store(0, Ordering::Relaxed);

@@ -6,8 +6,9 @@ use crate::sys::mem::{self, Mapping};
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 
-/// Bytes that are mapped at first, and the factor by which the mapping grows.
+/// Bytes that are mapped at first.
 const FIRST: usize = 16 << 10;
+/// The factor by which the mapping grows.
 const MORE: usize = 8;
 
 /// A row of zeros, as a row that was never written. Under the model checker (loom) atomics are larger than 8 bytes, and

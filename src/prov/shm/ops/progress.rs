@@ -45,6 +45,7 @@ impl State {
         }
     }
 
+    /// The part of a turn that a live connection has. `Err`: the connection ends with this error.
     #[inline]
     fn turn(&mut self, domain: &Domain) -> Result<()> {
         if self.rx.as_ref().is_some_and(|rx| !rx.is_empty()) {
@@ -146,6 +147,7 @@ impl State {
         }
     }
 
+    /// Takes the notice of a peer's write: counts the write, and reports its remote CQ data.
     fn on_notify(&mut self, domain: &Domain, message: &Message<'_, SegmentRef>) -> Result<()> {
         if message.header.flags & mark::EVENT != 0
             && let Some(counter) = domain.regions.lock().counter(message.word(0))
@@ -158,6 +160,7 @@ impl State {
         Ok(())
     }
 
+    /// Ends the operations on which the peer has reported, and sends the fragments for which it has asked.
     fn poll_slots(&mut self) -> Result<()> {
         let mut k = 0;
         // Staged operations end in the order of posting, even if their reports come in another order.
@@ -257,6 +260,7 @@ impl State {
         gone
     }
 
+    /// Starts waiting operations, in the order of posting, until one is blocked or the time is over.
     fn pump_backlog(&mut self, domain: &Domain) -> Result<()> {
         let start = time::ticks();
         loop {
@@ -345,6 +349,7 @@ impl State {
         }
     }
 
+    /// Reads packets of the control socket, up to 16.
     fn read_packets(&mut self, domain: &Domain) -> Result<()> {
         let mut buf = [0u8; frame::MAX];
         for _ in 0..16 {

@@ -105,6 +105,7 @@ impl State {
         }
     }
 
+    /// Reports a message to its sender, if the sender waits for a report (`ack`).
     fn acknowledge(&self, ack: Option<(u16, u16)>, status: u16) {
         if let (Some((index, generation)), Some(conn)) = (ack, &self.conn) {
             conn.link.peer.slot(index as usize).report(generation, status, 1);

@@ -227,6 +227,7 @@ enum Fetched {
     Impossible,
 }
 
+/// Fetches the first `n` bytes of an offered message from `source` into the receive.
 fn fetch(reach: &Reach, source: Source<'_>, recv: &Recv, n: usize) -> Fetched {
     match source {
         Source::Mapped(import, from) if !import.site().is_host() || !recv.site.is_host() => {

@@ -183,6 +183,7 @@ pub enum Resolved {
     Wait,
 }
 
+/// The peer's regions that this endpoint has looked up, and the peer's files that are mapped for them.
 pub struct RemoteRegions {
     /// All connections share one empty cache until they resolve a first region.
     cache: Arc<[RemoteRegion; CACHE]>,
@@ -226,6 +227,7 @@ impl RemoteRegions {
         }
     }
 
+    /// The place of a key in the cache.
     #[inline(always)]
     fn place(key: u64) -> usize {
         // Keys of the provider differ in their low bits, and keys of callers usually do.
@@ -272,6 +274,7 @@ impl RemoteRegions {
         Some(std::mem::replace(&mut self.allowed, allowed))
     }
 
+    /// Drops all cached entries, so that regions are looked up again.
     pub fn evict_all(&mut self) {
         self.cache = no_remotes();
     }

@@ -32,6 +32,7 @@ const SENDS: u64 = 24;
 /// Ticks after which a look at the clock for a message also checks the peer's process.
 const SENDS_TICKS: u64 = 20_000_000;
 
+/// The state of a live connection.
 pub struct Conn {
     pub link: Arc<Link>,
     pub tx: Producer<SegmentRef>,
@@ -125,10 +126,12 @@ impl Conn {
         self.backlog.len() as u64 | u64::from(self.staged) | u64::from(self.coop) | u64::from(self.late) | self.devices.len() as u64 == 0
     }
 
+    /// The count of operations that wait or are in flight, which `TX_SIZE` bounds.
     pub fn outstanding(&self) -> usize {
         self.backlog.len() + self.slots.active.len() + self.devices.len()
     }
 
+    /// True if the peer's ring has room for a message with this header.
     pub fn room(&mut self, header: Header) -> Result<bool> {
         self.tx.room(header.lines()).map_err(broken)
     }

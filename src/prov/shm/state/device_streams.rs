@@ -55,10 +55,12 @@ const PREPARED_LISTS: usize = 32;
 /// A set of flight words of the segment, one bit for each.
 pub type FlightBits = u64;
 
+/// The key, generation and address by which a prepared list recognizes a region.
 fn place_of(p: &RemoteRegion) -> (u64, u64, usize) {
     (p.key, p.generation, p.one.here())
 }
 
+/// The device copies of a connection.
 #[derive(Default)]
 pub struct DeviceStreams {
     pub streams: Vec<DeviceStream>,
@@ -105,6 +107,7 @@ impl DeviceStreams {
         self.copier.map_or("a device".into(), |c| format!("process {} (gdrfab-copier)", c.pid))
     }
 
+    /// The deadlines of the copies in flight; 0: a copy without one.
     pub fn deadlines(&self) -> impl Iterator<Item = u64> {
         self.flights.iter().map(|f| f.end.deadline)
     }

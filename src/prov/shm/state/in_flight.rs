@@ -69,6 +69,7 @@ impl Slots {
         Some((index, *g))
     }
 
+    /// Puts an operation into a reserved slot.
     pub fn launch(&mut self, index: u16, flight: Flight) {
         let at = index as usize;
         if self.flights.len() <= at {
@@ -94,6 +95,7 @@ impl Slots {
         self.reading > 0
     }
 
+    /// Frees a reserved slot into which no operation was put.
     pub fn release(&mut self, index: u16) {
         self.free.push(index);
     }
@@ -150,6 +152,7 @@ pub enum CopyWork {
     List(SharedListCopy),
 }
 
+/// A list that both sides copy.
 pub struct SharedListCopy {
     pub list: List,
     pub regions: Vec<RemoteRegion>,
@@ -189,6 +192,7 @@ pub struct HelperPart {
     pub done: u32,
 }
 
+/// The operation or list that the peer has offered.
 pub enum OfferedWork {
     One {
         key: u64,

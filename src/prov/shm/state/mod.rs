@@ -44,6 +44,7 @@ use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
+/// The phase of an endpoint's life.
 pub enum Phase {
     Fresh,
     Enabled,
@@ -63,6 +64,7 @@ pub enum ConnectStage {
     Joining(Box<Conn>),
 }
 
+/// An attempt to connect.
 pub struct Connecting {
     pub stage: ConnectStage,
     pub deadline: u64,
@@ -82,6 +84,7 @@ pub struct Faults {
     pub held: VecDeque<(u64, Recv)>,
 }
 
+/// The state of an endpoint, under the endpoint's lock.
 pub struct State {
     pub phase: Phase,
     pub bind: Bindings,
@@ -179,6 +182,7 @@ impl State {
         format!("{}, {}, paths {}{why}", self.peer_address(), conn.link.who(), paths.words())
     }
 
+    /// The error of an operation that is posted without a live connection.
     pub fn not_connected(&self) -> Error {
         match &self.phase {
             Phase::Down(why) => Error::coded(errno::ESHUTDOWN, why.code, format!("ep: the connection is over: {}", why.words)),
@@ -330,6 +334,7 @@ impl State {
         }
     }
 
+    /// Writes the count of matched messages into this side's segment, where the peer reads it.
     #[cold]
     #[inline(never)]
     pub fn publish_matches(&mut self) {

@@ -7,6 +7,7 @@ use crate::sys::socket::{self, MAX_FDS, Received};
 use crate::sys::{discard, process};
 use std::os::fd::AsFd;
 
+/// The version of the whole shm protocol: packets, segment and region table.
 pub const VERSION: u32 = 6;
 /// Longest packet.
 pub const MAX: usize = 1024;
@@ -15,6 +16,7 @@ pub const DATA_MAX: usize = 256;
 /// Longest endpoint name.
 pub const NAME_MAX: usize = 100;
 
+/// The first word of every packet.
 const TAG: u32 = 0x6764_7266;
 
 /// Receives the peer's next packet. A packet that is longer than `buf`, that carries more than `MAX_FDS` descriptors,
@@ -104,6 +106,7 @@ pub struct Intro {
     pub data: Vec<u8>,
 }
 
+/// A packet of the control socket.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Frame {
     Hello(Intro),
@@ -117,6 +120,7 @@ pub enum Frame {
     Refuse(RefusalReason),
 }
 
+/// Writes a packet.
 struct Out(Vec<u8>);
 
 impl Out {
@@ -138,6 +142,7 @@ impl Out {
     }
 }
 
+/// Reads a packet of the peer; every function returns `None` beyond the packet's end.
 struct In<'a>(&'a [u8]);
 
 impl<'a> In<'a> {

@@ -19,6 +19,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicPtr, AtomicUsize};
 
+/// The first word of every segment.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"gdrfabS5");
 /// Fewest lines of a ring. The consumer may keep back up to a quarter of the ring before it returns lines, and the
 /// longest message must fit into the other three quarters.
@@ -55,6 +56,7 @@ struct PaddedWord {
     pad: [u64; 7],
 }
 
+/// The beginning of a segment, whose size does not depend on the ring's.
 #[repr(C, align(64))]
 struct Fixed {
     header: Header,

@@ -19,8 +19,8 @@ use std::sync::{Arc, OnceLock};
 
 /// Entries of the cache; a power of two.
 const CACHE: usize = 128;
-/// Most entries of the memory of regions for which cross-memory attach failed. When it is full, all entries are
-/// forgotten, and the regions are tried again.
+/// Most entries of `RemoteRegions::cma_refused`. When the map is full, all entries are dropped, and cross-memory attach
+/// is tried again for their regions.
 const CMA_REFUSED: usize = 1024;
 
 /// A contiguous piece of a peer's region.
@@ -265,7 +265,8 @@ impl RemoteRegions {
         }
     }
 
-    /// Permits other paths from now on and forgets the chosen ones; returns the paths that were permitted before, if they differ.
+    /// Permits other paths from now on, and drops the cached regions with their chosen paths. Returns the paths that
+    /// were permitted before, if they differ.
     pub fn set_allowed(&mut self, allowed: Paths) -> Option<Paths> {
         if allowed == self.allowed {
             return None;

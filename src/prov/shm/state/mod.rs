@@ -89,8 +89,8 @@ pub struct State {
     pub phase: Phase,
     pub bind: Bindings,
     pub options: Options,
-    /// Bytes from which a copy goes around the cache. Copied from the configuration, so that the data path finds it
-    /// here.
+    /// Bytes from which a copy uses streaming stores, which bypass the cache. Copied from the configuration, so that
+    /// the data path finds the number here.
     pub streaming_from: usize,
     /// Length from which an operation may be shared with the peer (`copy/coop.rs`), and so takes no fast path.
     /// usize::MAX with cooperation off; 0 with fault injection.
@@ -153,7 +153,7 @@ pub struct State {
 }
 
 impl State {
-    /// Decides which fast paths operations may take. Called when the bindings do not change any more.
+    /// Decides which fast paths operations may take. Called by `enable`, and again when a counter is bound later.
     pub fn choose_fast_paths(&mut self) {
         let b = &self.bind;
         let calm = self.faults.is_none();
@@ -222,7 +222,8 @@ impl State {
         result
     }
 
-    /// True if operations wait for something that no packet announces: room in the peer's ring, a device, or pages of the peer.
+    /// True if operations wait for something that no packet announces: room in the peer's ring, a device, or pages of
+    /// the peer's memory.
     pub fn is_stalled(&self) -> bool {
         self.conn.as_ref().is_some_and(|c| {
             !c.backlog.is_empty()

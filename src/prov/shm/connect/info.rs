@@ -12,7 +12,7 @@ use crate::prov::{Offer, flags};
 use crate::sys::space::{AddressSpace, Guard};
 use crate::sys::{mem, path_socket, process};
 
-/// The facts of this host that decide which paths work, for programs and for reports.
+/// Probes this host for the facts that decide which paths work.
 pub fn offer() -> Offer {
     let mut facts = Vec::new();
     let mut fact = |name: &str, value: std::result::Result<String, String>| facts.push((name.to_string(), value));

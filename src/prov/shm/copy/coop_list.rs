@@ -27,8 +27,7 @@ use std::ops::Range;
 
 /// A list is shared from `COOP_MINS` times the bytes from which a single operation is shared.
 const COOP_MINS: usize = 4;
-/// Least average bytes of a run of a shared list. Lists of shorter runs take few system calls, and a helper saves
-/// nothing.
+/// Least average bytes of a run of a shared list. A list of shorter runs takes one system call, which is not shared.
 const RUN_MIN: usize = 4 << 10;
 /// Most bytes of a row. Lists with longer blocks are not shared as lists; their blocks are shared one by one.
 const ROW_MAX: usize = 2 << 20;

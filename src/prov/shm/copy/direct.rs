@@ -20,7 +20,8 @@ use crate::sys::copy;
 use crate::sys::space::{Attach, Piece, Reach, piece};
 
 /// Copies `len` bytes between local pieces (from byte `skip` on) and a peer's region (from `offset` on), by the
-/// region's path and inside the region's gate. With `deliver`, the bytes are in place before the busy mark is cleared.
+/// region's path and inside the region's gate. With `deliver`, every CPU sees the written bytes when the function
+/// returns.
 #[allow(clippy::too_many_arguments)]
 pub fn copy_now(
     conn: &mut Conn,

@@ -37,8 +37,8 @@ fn first_of(list: &List, from: usize, pair: usize) -> usize {
 /// `Err`: the block whose copy failed, and the error.
 pub type CopyResult = std::result::Result<(), (usize, Error)>;
 
-/// Copies all blocks through the mappings of the regions. With `deliver`, all bytes are in place before the last mark
-/// is cleared.
+/// Copies all blocks through the mappings of the regions. With `deliver`, every CPU sees the written bytes when the
+/// function returns.
 pub fn copy_mapped(conn: &mut Conn, list: &List, regions: &[RemoteRegion], dir: Dir, deliver: bool, streaming_from: usize) -> CopyResult {
     let streaming = if list.total >= streaming_from { streaming_from.min(64 << 10) } else { usize::MAX };
     let simple = regions.iter().all(|p| p.more.is_none());

@@ -153,8 +153,8 @@ fn locate_device(files: &mut Files, table: &Table, d: &mut DeviceProbe) -> Locat
 }
 
 /// Locates host memory that a vendor's driver allocated. The CPU reaches such memory. The kernel can copy it for other
-/// processes (path cma) only if the driver has mapped the memory with ordinary pages, so one byte of each piece is
-/// copied as a trial.
+/// processes (path cma) only if the driver has mapped the memory so that the kernel finds its pages, so one byte of
+/// each piece is copied as a trial.
 fn pinned(mut list: Vec<Piece>, (base, len): (u64, u64)) -> Located {
     list.iter_mut().for_each(|p| p.id = 0);
     let mut obstacles = Obstacles::host(Some(PRIVATE));

@@ -141,8 +141,8 @@ impl<const WRITE: bool, const VARIANT: u8> FastPath<Rma> for Copy<WRITE, VARIANT
             return None;
         }
         let One { local, addr, key, context, .. } = one;
-        // SAFETY: `choose` picks the table by the domain's threading, and the fast table only for endpoints whose operations want an
-        // entry and nothing else.
+        // SAFETY: `choose` picks the table by the domain's threading, and the fast table only for endpoints whose
+        // operations want one completion entry and have no other effect.
         let fast = unsafe {
             match const { is_generic(VARIANT) } {
                 true => of.rma_any::<WRITE, VARIANT>(&one, head.tx_op_flags()),
@@ -167,8 +167,8 @@ impl<const VARIANT: u8> FastPath<InjectWrite> for InjectCopy<VARIANT> {
     #[inline(always)]
     unsafe fn post(head: &EpHead, of: &Endpoint, one: One) -> Option<isize> {
         let One { local, addr, key, .. } = one;
-        // SAFETY: `choose` picks the table by the domain's threading, and the fast table only for endpoints whose operations want an
-        // entry and nothing else.
+        // SAFETY: `choose` picks the table by the domain's threading, and the fast table only for endpoints whose
+        // operations want one completion entry and have no other effect.
         let fast = unsafe {
             match const { is_generic(VARIANT) } {
                 true => of.rma_any::<true, VARIANT>(&one, INJECT_FLAGS | head.tx_op_flags()),
@@ -196,8 +196,8 @@ impl<const VARIANT: u8> FastPath<Message> for Send<VARIANT> {
             return None;
         }
         let c = Common { context: one.context, ..Common::default() };
-        // SAFETY: `choose` picks the table by the domain's threading, and the fast table only for endpoints whose operations want an
-        // entry and nothing else.
+        // SAFETY: `choose` picks the table by the domain's threading, and the fast table only for endpoints whose
+        // operations want one completion entry and have no other effect.
         let fast = unsafe {
             match const { is_generic(VARIANT) } {
                 true => of.send_any::<VARIANT>(one.local, &Common { flags: head.tx_op_flags(), desc: one.desc, ..c }),
@@ -220,8 +220,8 @@ impl<const VARIANT: u8> FastPath<Inject> for InjectSend<VARIANT> {
 
     #[inline(always)]
     unsafe fn post(head: &EpHead, of: &Endpoint, one: One) -> Option<isize> {
-        // SAFETY: `choose` picks the table by the domain's threading, and the fast table only for endpoints whose operations want an
-        // entry and nothing else.
+        // SAFETY: `choose` picks the table by the domain's threading, and the fast table only for endpoints whose
+        // operations want one completion entry and have no other effect.
         let fast = unsafe {
             match const { is_generic(VARIANT) } {
                 true => of.send_any::<VARIANT>(one.local, &Common { flags: INJECT_FLAGS | head.tx_op_flags(), ..Common::default() }),

@@ -68,7 +68,7 @@ pub enum OngoingCopy {
 }
 
 impl OngoingCopy {
-    /// True if the peer's word has changed since, which the peer does only after the copy.
+    /// True if the peer has changed its word, which it does only after the copy.
     fn is_over(&self, link: &Link) -> bool {
         match *self {
             OngoingCopy::Copy(mark) => gate::left(link.peer.busy(), mark),

@@ -157,8 +157,8 @@ impl Conn {
     }
 
     /// The peer's region with its current path. `None`: the peer must first send a memory file. If `meanwhile` names
-    /// paths, the region is reached by one of them instead of waiting: so for an inject call, which must be over when
-    /// it returns.
+    /// paths, the region is reached by one of them instead of waiting: so for an inject call, which leaves no entry to
+    /// wait for.
     pub fn reach(&mut self, key: u64, meanwhile: Paths) -> Result<Option<RemoteRegion>> {
         match self.remotes.resolve(&self.link, key)? {
             Resolved::Ready => self.remotes.cached(key).cloned().map(Some).ok_or_else(|| no_such_key(key)),

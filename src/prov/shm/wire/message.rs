@@ -28,7 +28,7 @@ pub mod kind {
     pub const PARCEL: u8 = 9;
     /// An atomic operation that the owner of the region executes.
     pub const ATOMIC: u8 = 10;
-    /// As `COOP`, for a list of operations.
+    /// As `COOP`, for a list of blocks.
     pub const COOP_LIST: u8 = 11;
 }
 
@@ -40,7 +40,7 @@ pub mod mark {
     pub const ACK: u8 = 2;
     /// The last part of a staged write.
     pub const LAST: u8 = 4;
-    /// The region has a counter of remote writes, so the owner must count this write.
+    /// A write to a region is complete. The owner counts the write if the region has a counter.
     pub const EVENT: u8 = 8;
     /// The shared work is a read; without the flag, a write (kinds `COOP` and `COOP_LIST`).
     pub const READ: u8 = 16;

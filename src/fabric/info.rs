@@ -289,7 +289,7 @@ pub fn getinfo(node: Option<&str>, service: Option<&str>, asked: u64, hints: Opt
         return Ok(all);
     }
     if all.iter().all(|i| i.reason.is_some()) {
-        // A value that no provider could parse is the caller's mistake, and not a lack.
+        // A value that no provider could parse is the caller's mistake (EINVAL), and not a lack of the host (ENODATA).
         if let Some(wrong) = all.iter().filter_map(|i| i.reason.as_ref()).find(|e| e.errno == errno::EINVAL) {
             return Err(wrong.clone());
         }

@@ -2,7 +2,7 @@
 //! Names of connectionless endpoints: a socket address, and a nonce that distinguishes the endpoints that have listened there
 //! one after another.
 //!
-//! The second part is about connected endpoints with tags, whose addresses say that they match messages.
+//! The second part of the file is about connected endpoints with tags: their addresses say that they match messages.
 
 use crate::error::{Error, Result};
 use std::fmt;
@@ -176,8 +176,9 @@ impl FromStr for Name {
     }
 }
 
-/// Follows the address of a connected endpoint that matches messages, and is followed by the version of the matching
-/// protocol. Endpoints that connect by exchanged addresses have no other place to say so.
+/// The text behind the plain address of a connected endpoint that matches messages; the version of the matching
+/// protocol follows. The address has to tell the version, because endpoints that connect by exchanged addresses
+/// exchange nothing else before.
 const MATCHED: &str = "?tagged=";
 
 /// Marks the address of an endpoint that matches messages.
@@ -194,7 +195,7 @@ pub fn unmatched(address: &str, version: u8) -> Result<&str> {
     }
 }
 
-/// Refuses the address of an endpoint that matches messages, for an endpoint that does not.
+/// Checks a peer's address for an endpoint that does not match messages: refuses the address of an endpoint that does.
 pub fn check_plain(address: &str) -> Result<()> {
     if address.contains(MATCHED) {
         return Err(Error::invalid(format!("addr: {address:?} is of an endpoint with GDRFAB_TAGGED, which this one has not")));

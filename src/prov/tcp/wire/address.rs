@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Addresses as text, which `gdrfab_ep_getname()` returns and programs exchange by means of their own.
 //!
-//! - `tcp://192.0.2.1:7000`, `tcp://[2001:db8::1]:7000`, `tcp://[fe80::1%3]:7000`, `tcp://host.example:7000`: a passive endpoint. A
-//!   host name is resolved when the address is used, so that all of the host's addresses can be tried.
-//! - `tcp://192.0.2.1:41234/0123456789abcdef`: an endpoint's own address. It ends with a random token; callers that do not name it
-//!   are refused.
+//! - `tcp://192.0.2.1:7000`, `tcp://[2001:db8::1]:7000`, `tcp://[fe80::1%3]:7000`, `tcp://host.example:7000`: a passive
+//!   endpoint. A host name is resolved when the address is used, so that all of the host's addresses can be tried.
+//! - `tcp://192.0.2.1:41234/0123456789abcdef`: an endpoint's own address. The address ends with a random token; the
+//!   endpoint refuses a caller that does not name the token.
 //!
 //! Addresses come from outside the process, so the length and form of each part are checked here.
 
@@ -50,7 +50,7 @@ fn number(part: &str, text: &str, max: u64) -> Result<u64> {
     }
 }
 
-/// The text behind the host: a colon and the port, or nothing, which means port 0.
+/// Parses the text behind the host: a colon and the port, or nothing, which means port 0.
 fn port(text: &str) -> Result<u16> {
     match text.strip_prefix(':') {
         None if text.is_empty() => Ok(0),
@@ -59,7 +59,8 @@ fn port(text: &str) -> Result<u16> {
     }
 }
 
-/// An IPv6 address without its brackets, perhaps with an interface: a number, or a name that only this host's resolver knows.
+/// Parses an IPv6 address without its brackets, perhaps with an interface. With an interface's name the result is
+/// `Host::Name`, because only this host's resolver knows the interface's number.
 fn v6(text: &str, port: u16) -> Result<Host> {
     let (ip, scope) = match text.split_once('%') {
         Some((ip, scope)) => (ip, Some(scope)),
@@ -79,7 +80,7 @@ fn v6(text: &str, port: u16) -> Result<Host> {
     }
 }
 
-/// A host as a user types it: an IP address, with or without brackets, or a name.
+/// Parses a host as a user types it: an IP address, with or without brackets, or a name.
 pub fn host(text: &str, port: u16) -> Result<Host> {
     if let Some(inner) = text.strip_prefix('[').and_then(|t| t.strip_suffix(']')) {
         return v6(inner, port);
@@ -119,7 +120,7 @@ impl Address {
         }
     }
 
-    /// The IP addresses of the host, best first. Resolving a name can take as long as the name servers take.
+    /// The IP addresses of the host, best first. For a host name the call lasts until the name servers have answered.
     pub fn resolve(&self) -> Result<Vec<SocketAddr>> {
         match &self.host {
             Host::Ip(at) => Ok(vec![*at]),
@@ -169,7 +170,7 @@ impl FromStr for Address {
         if address.token.is_some() && address.port() == 0 {
             return Err(invalid("port", "an endpoint's address has one"));
         }
-        // The printed address always has a port, and must not be too long either.
+        // The printed address always has a port, so it can be longer than the parsed text.
         if address.to_string().len() > MAX {
             return Err(Error::invalid(format!("addr: longer than {MAX} bytes with its port")));
         }
@@ -177,6 +178,7 @@ impl FromStr for Address {
     }
 }
 
+/// Parses a token: 16 hexadecimal digits in lower case, not all of them 0.
 fn door(text: &str) -> Result<u64> {
     let digits = text.len() == 16 && text.bytes().all(|b| b.is_ascii_digit() || (b'a'..=b'f').contains(&b));
     match u64::from_str_radix(text, 16) {

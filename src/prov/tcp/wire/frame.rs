@@ -7,44 +7,61 @@ use crate::prov::op::IOV_LIMIT;
 
 /// Bytes of a header.
 pub const HEADER: usize = 16;
-/// Most words behind a header: data, number, and three for each piece.
+/// Most words behind a header: the data, a number, and three words for each piece.
 pub const WORDS: usize = 2 + 3 * IOV_LIMIT;
 /// Most bytes of a header and its words.
 pub const HEAD_MAX: usize = HEADER + 8 * WORDS;
-/// The longest body that is sent without parts.
+/// The longest body that may go without PARTS or STRIPED.
 pub const WHOLE_MAX: u64 = 16 << 10;
-/// Bytes of a part.
+/// Bytes of a part: a long body is cut into parts, with a status word in front of each and one behind the last.
 pub const PART: u64 = 256 << 10;
 /// The longest body.
 pub const BODY_MAX: u64 = 1 << 40;
-/// Bytes of a stripe, for bodies that go over further streams.
+/// Bytes of a stripe: a striped body is cut into stripes, each of which goes over one of the further streams.
 pub const STRIPE: u64 = 64 << 10;
 /// The shortest body that may go in stripes.
 pub const STRIPED_MIN: u64 = 256 << 10;
-/// Most blocks of a list in one frame, and the bytes of each: address, length, key.
+/// Most blocks of a list in one frame.
 pub const BLOCKS_MAX: usize = 4096;
+/// Bytes of a block: address, length, key.
 pub const BLOCK: usize = 24;
-/// Bytes in front of each stripe, and of the words that end a striped body on the first stream.
+/// Bytes of two words: those in front of each stripe, and those that end a striped body on the first stream.
 pub const STRIPE_HEAD: usize = 16;
 
+/// The kind of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Kind {
+    /// The dialer's first frame.
     Ready = 0,
+    /// Bytes for regions of the receiver.
     Write = 1,
+    /// Asks for bytes of the receiver's regions.
     Read = 2,
+    /// Answers the oldest unanswered READ, or an ATOMIC that fetches.
     Answered = 3,
+    /// A message within the receiver's window and budget.
     Send = 4,
+    /// Announces a message whose bytes wait at the sender.
     Offer = 5,
+    /// Asks for the bytes of an offer.
     Take = 6,
+    /// The bytes of an offer that the receiver asked for.
     Taken = 7,
+    /// A WRITE failed; comes before `done` counts that WRITE.
     Report = 8,
+    /// The message with this number filled its receive, or failed to.
     Got = 9,
+    /// Totals of the messages and bytes that the sender of this frame has matched with receives, since the beginning.
     Matched = 10,
+    /// Only carries `done`.
     Nothing = 11,
+    /// The last frame: the sender closes the connection.
     Bye = 12,
+    /// From the dialer, once: all further streams are connected.
     Streams = 13,
     Atomic = 14,
+    /// Asks for the port of further streams, answers with the port, or refuses.
     Door = 15,
 }
 
@@ -67,16 +84,24 @@ const KINDS: [Kind; 16] = [
     Kind::Door,
 ];
 
+/// Flag: a word of remote data comes along.
 pub const DATA: u8 = 1;
+/// Flag: the message has a number, and the receiver answers with GOT.
 pub const ACK: u8 = 2;
+/// Flag: the receiver acknowledges at once, not with its next frame.
 pub const PROMPT: u8 = 4;
+/// Flag: the body comes in parts.
 pub const PARTS: u8 = 8;
+/// Flag: a status word stands in place of the body.
 pub const FAILED: u8 = 16;
+/// Flag: the body comes in stripes.
 pub const STRIPED: u8 = 32;
+/// Flag: the pieces are a list, whose words stand before the body.
 pub const LIST: u8 = 64;
 
-/// Bits of the header's `paths`.
+/// Bit of the header's `paths`: the target may use the socket.
 pub const SOCKET: u8 = 1;
+/// Bit of the header's `paths`: the target may use staging.
 pub const STAGED: u8 = 2;
 
 impl Kind {
@@ -102,7 +127,7 @@ impl Kind {
         matches!(self, Kind::Write | Kind::Answered | Kind::Send | Kind::Taken | Kind::Atomic)
     }
 
-    /// Number of words behind data and number that are not pieces.
+    /// Number of words behind the header that are neither remote data, nor a list's count, nor pieces.
     fn plain_words(self, flags: u8) -> usize {
         match self {
             Kind::Send => usize::from(flags & ACK != 0),
@@ -121,9 +146,13 @@ impl Kind {
 pub struct Header {
     pub kind: Kind,
     pub flags: u8,
+    /// Number of pieces whose words follow the header; 0 with LIST.
     pub pieces: u8,
+    /// The paths that the operation permits at the target: `SOCKET`, `STAGED`.
     pub paths: u8,
+    /// Number of the receiver's WRITEs that the sender has carried out, modulo 2^32.
     pub done: u32,
+    /// Bytes of the body, or those that a READ, TAKE or OFFER is about; STREAMS and DOOR: number of streams.
     pub len: u64,
 }
 
@@ -200,7 +229,7 @@ pub fn word(words: &[u8], index: usize) -> u64 {
     words.get(8 * index..8 * index + 8).and_then(|b| b.try_into().ok()).map_or(0, u64::from_le_bytes)
 }
 
-/// The peer violated the protocol.
+/// The error that ends a connection whose peer violated the protocol; `words` say what the peer sent.
 #[cold]
 pub fn protocol_error(words: &'static str) -> Error {
     Error::coded(errno::EPROTO, Code::PeerBroke, format!("the peer sent {words}"))
@@ -209,7 +238,7 @@ pub fn protocol_error(words: &'static str) -> Error {
 /// The status word for an error.
 pub fn status_of(code: Code) -> u64 {
     match code {
-        // An error without a code of its own is memory that could not be accessed.
+        // An error without a code of its own comes from memory that could not be accessed.
         Code(0) => Code::Fault.0 as u64,
         Code(n) => n as u64,
     }
@@ -221,30 +250,30 @@ pub fn error_of(status: u64) -> Result<()> {
     if status == 0 { Ok(()) } else { Err(Error::reported(code())) }
 }
 
-/// The status word for an error of a list: also the block that failed, and how many of its bytes lie inside the region, if that is
-/// known.
+/// The status word for an error of a list. Bits 0 to 15: the status. Bits 16 to 31: the number of the block that
+/// failed, from 1; 0: not known. Bits 32 to 63: the number of this block's bytes that lie inside the region.
 pub fn list_status(why: &Error) -> u64 {
     let place = why.piece.map_or(0, |(block, good)| u64::from(good) << 32 | (u64::from(block) + 1) << 16);
     status_of(why.code) & 0xffff | place
 }
 
-/// The error that such a status word stands for.
+/// The error that a status word of a list stands for.
 pub fn error_of_list(status: u64) -> Result<()> {
     let piece = (status as u32 >> 16).checked_sub(1).map(|block| (block as u16, (status >> 32) as u32));
     error_of(status & 0xffff).map_err(|e| Error { piece, ..e })
 }
 
-/// The content of one byte position of a body on the wire, where the body may have words between its parts.
+/// The content of one byte of a body on the wire. On the wire a body in parts has status words between its bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WirePosition {
-    /// This byte of a word between parts.
+    /// The byte with this index in a status word.
     Word(u8),
-    /// This byte of the body, and the number of bytes from it to the end of its part.
+    /// The byte at this offset of the body, and the number of bytes from this byte to the end of its part.
     Byte(u64, u64),
     End,
 }
 
-/// Two words, as they stand in front of a stripe and at the end of a striped body.
+/// The bytes of two words, as they stand in front of a stripe and at the end of a striped body.
 pub fn two_words(first: u64, second: u64) -> [u8; STRIPE_HEAD] {
     let mut bytes = [0; STRIPE_HEAD];
     bytes[..8].copy_from_slice(&first.to_le_bytes());
@@ -252,11 +281,12 @@ pub fn two_words(first: u64, second: u64) -> [u8; STRIPE_HEAD] {
     bytes
 }
 
-/// Bytes of a body of `len` on the wire, with the words between parts.
+/// Bytes that a body of `len` takes on the wire; with `parts` they include the status words.
 pub fn wire_len(len: u64, parts: bool) -> u64 {
     if parts { len + 8 * (len.div_ceil(PART) + 1) } else { len }
 }
 
+/// The content of byte `at` of a body of `len` bytes on the wire.
 #[inline]
 pub fn wire_position(at: u64, len: u64, parts: bool) -> WirePosition {
     if !parts {
@@ -266,7 +296,7 @@ pub fn wire_position(at: u64, len: u64, parts: bool) -> WirePosition {
         return WirePosition::End;
     }
     let (part, inside) = (at / (PART + 8), at % (PART + 8));
-    // The last part may be short; the word behind it comes that much earlier.
+    // The last part may be shorter than `PART`; the word behind the last part follows at once.
     let begin = part * PART;
     let bytes = (len - begin.min(len)).min(PART);
     match inside {

@@ -6,12 +6,13 @@ use super::segment::RAILS_MAX;
 use crate::error::{Code, Error, Result, errno};
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
-/// The versions of the format that this library speaks.
+/// The lowest version of the format that this library speaks.
 pub const LOWEST: u16 = 1;
+/// The highest version of the format that this library speaks.
 pub const HIGHEST: u16 = 7;
 /// The first version with several streams.
 pub const STREAMS_SINCE: u16 = 2;
-/// The first version with the Noise handshake, and so with keys.
+/// The first version with the Noise handshake, and therefore with keys.
 pub const NOISE_SINCE: u16 = 3;
 /// The first version with atomic operations.
 pub const ATOMICS_SINCE: u16 = 3;
@@ -21,15 +22,15 @@ pub const LISTS_SINCE: u16 = 4;
 pub const RAILS_SINCE: u16 = 5;
 /// The first version in which hosts have keys of their own.
 pub const STATIC_SINCE: u16 = 6;
-/// The first version in which streams can be requested later.
+/// The first version in which a side can ask for further streams after the handshake (`Terms::later`).
 pub const LATER_SINCE: u16 = 7;
 /// Most further streams of a connection.
 pub const STREAMS_MAX: u32 = 16;
 /// Bytes of HELLO and of CHALLENGE.
 pub const HELLO_LEN: usize = 64;
-/// Bytes of INTRO and of ANSWER before their body.
+/// Bytes of the head of INTRO and of ANSWER, which stands before the body.
 pub const HEAD_LEN: usize = 48;
-/// Bytes of such a head in front of the ephemeral key.
+/// Bytes of the head in front of the ephemeral key.
 pub const HEAD_WORDS: usize = 16;
 /// Most bytes of a body.
 pub const BODY_MAX: usize = 1024;
@@ -41,22 +42,24 @@ pub const NONCE_LEN: usize = 32;
 /// Bytes of an ephemeral key, with which each message of a Noise handshake begins.
 pub const EPHEMERAL: usize = 32;
 pub const ID_LEN: usize = 16;
-/// The name of a public key: half of its hash.
+/// The id of a public key: the first half of its SHA-256.
 pub type Id = [u8; ID_LEN];
 
 const MAGIC: [u8; 8] = *b"GDRFABt\0";
-/// Flags of HELLO and CHALLENGE: this side has a key, and demands one; it seals, and demands that; it is fast at AES (in CHALLENGE:
-/// both sides are); its key is its host's own, and it demands the same of the peer.
+/// Flag of HELLO and CHALLENGE: the sender has a key, and demands one of its peer.
 const KEYED: u8 = 1;
+/// Flag of HELLO and CHALLENGE: the sender seals the connection, and demands the same of its peer.
 const SEALED: u8 = 2;
+/// Flag. HELLO: the dialer's CPU is fast at AES. CHALLENGE: the CPUs of both sides are, so the cipher is AES.
 const AES: u8 = 4;
+/// Flag of HELLO and CHALLENGE: the sender's key is its host's own key pair, and the sender demands the same of its peer.
 const STATIC: u8 = 8;
 
 fn handshake_error(words: &'static str) -> Error {
     Error::coded(errno::EPROTO, Code::PeerBroke, words)
 }
 
-/// The kind of endpoint or connection that a dialer wants to reach.
+/// The object that a dialer wants to reach, as HELLO names it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Purpose {
@@ -64,24 +67,32 @@ pub enum Purpose {
     Passive = 0,
     /// An endpoint whose address was exchanged.
     Endpoint = 1,
-    /// An existing connection: this is a further stream of it.
+    /// An existing connection, of which the dialed connection becomes a further stream.
     Stream = 2,
-    /// An existing connection: this is a rail of it.
+    /// An existing connection, of which the dialed connection becomes a rail.
     Rail = 3,
 }
 
-/// The reason for which a handshake ends, or `Good`.
+/// The reason for which a side ends a handshake, or `Good`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u16)]
 pub enum Status {
     Good = 0,
+    /// The listener's program rejected the request.
     Rejected = 1,
+    /// The two sides have no version in common, or none that knows their kind of key.
     Version = 2,
+    /// One side has a key, and the other has none.
     KeyNeeded = 3,
+    /// The listener does not know the caller's key, or the caller has another shared key.
     KeyWrong = 4,
+    /// The listener serves another purpose, or its token is another one.
     WrongDoor = 5,
+    /// The listener has too many attempts or unanswered requests, or lacks a descriptor.
     Busy = 6,
+    /// One side seals the connection, and the other does not.
     SealNeeded = 7,
+    /// One side has a shared key, and the other its host's own key pair.
     KeyKind = 8,
 }
 
@@ -103,19 +114,20 @@ impl Status {
     }
 }
 
-/// HELLO, and CHALLENGE, which answers it.
+/// The fields of HELLO, and of CHALLENGE, which is the listener's answer to HELLO.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hello {
+    /// Versions that the sender speaks. In a CHALLENGE with status `Good`, both fields are the version that the listener chose.
     pub lowest: u16,
     pub highest: u16,
     pub keyed: bool,
     pub sealed: bool,
     pub aes: bool,
-    /// A `Purpose`, or a number that this version does not know.
+    /// A `Purpose`, or a number that this version of the format does not know.
     pub purpose: u8,
     pub status: Status,
     pub nonce: [u8; NONCE_LEN],
-    /// The name of the side's key, if its host has a key of its own.
+    /// The id of the sender's public key, if the sender's host has a key pair of its own.
     pub id: Option<Id>,
 }
 
@@ -142,7 +154,8 @@ impl Hello {
         out
     }
 
-    /// Other versions may use fields that are zero in ours, so without a common version only the version fields are read.
+    /// Decodes and checks the message. Without a common version only the version fields are checked, because other
+    /// versions may use bytes that must be zero in ours.
     pub fn decode(bytes: &[u8; HELLO_LEN]) -> Result<Hello> {
         if bytes[..8] != MAGIC {
             return Err(handshake_error("the peer does not speak gdrfab's tcp"));
@@ -185,18 +198,19 @@ impl Hello {
         self.lowest <= HIGHEST && self.highest >= LOWEST
     }
 
-    /// The highest common version, if there is one.
+    /// The highest common version. Has no meaning unless `speaks_ours`.
     pub fn common(&self) -> u16 {
         self.highest.min(HIGHEST)
     }
 }
 
-/// The head of INTRO and ANSWER, in front of the body.
+/// The head of INTRO and ANSWER, which stands in front of the body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Head {
     /// Bytes of the body; at most `BODY_MAX`.
     pub body: usize,
     pub status: Status,
+    /// INTRO: the token of the dialed object; 0 for a passive endpoint. ANSWER: 0.
     pub token: u64,
     /// The ephemeral key of a side that has a key; else zeros.
     pub ephemeral: [u8; EPHEMERAL],
@@ -210,7 +224,8 @@ impl Head {
         out
     }
 
-    /// The bytes in front of the ephemeral key. With a key, the encrypted payload begins with the same fields.
+    /// The bytes in front of the ephemeral key. With a key, the encrypted payload begins with such bytes, and those of
+    /// the head itself have status and token 0.
     pub fn words(&self) -> [u8; HEAD_WORDS] {
         let mut out = [0; HEAD_WORDS];
         out[..4].copy_from_slice(&(self.body as u32).to_le_bytes());
@@ -238,20 +253,22 @@ impl Head {
 /// The body of INTRO and ANSWER.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Terms {
-    /// Messages that may wait at this side for their receives.
+    /// Number of messages that the other side may send before they are matched with receives.
     pub window: u32,
-    /// Bytes of those messages.
+    /// Most bytes of these messages.
     pub budget: u32,
+    /// The address of the sender's endpoint, or empty if nobody has asked for this address.
     pub address: String,
+    /// The private data of the program.
     pub data: Vec<u8>,
     /// Number of further streams: wanted (INTRO) or agreed on (ANSWER).
     pub streams: u32,
-    /// The streams are dialed only once one side has found that they would help.
+    /// The streams are dialed only after one side has found that further streams would help.
     pub later: bool,
     /// In ANSWER: the port that streams dial, and the token that they name.
     pub door: (u16, u64),
-    /// Addresses for rails. INTRO: the dialer's, without ports. ANSWER: the listener's, with the ports to dial, that of rail 0
-    /// first.
+    /// Addresses for rails. INTRO: the dialer's, without ports. ANSWER: the listener's, with the ports to dial; the
+    /// address of rail 0 is the first.
     pub rails: Vec<SocketAddr>,
     /// The token that rails name.
     pub rail_token: u64,
@@ -268,6 +285,7 @@ impl Terms {
         let mut out = Vec::with_capacity(16 + self.address.len() + self.data.len());
         out.extend_from_slice(&self.window.to_le_bytes());
         out.extend_from_slice(&self.budget.to_le_bytes());
+        // Bits 0 to 14: `streams`; bit 15: `later`; bits 16 to 31: the number of rails.
         out.extend_from_slice(&(self.streams | u32::from(self.later) << 15 | (self.rails.len() as u32) << 16).to_le_bytes());
         for bytes in [self.address.as_bytes(), &self.data] {
             out.extend_from_slice(&(bytes.len() as u16).to_le_bytes());
@@ -323,17 +341,18 @@ impl Terms {
     }
 }
 
-/// Bytes of `Terms::door`, and of one of `Terms::rails`.
+/// Bytes of `Terms::door`.
 const DOOR: usize = 10;
+/// Bytes of one address in `Terms::rails`.
 const RAIL: usize = 18;
 
-/// A rail's address: IPv6, or IPv4 mapped to IPv6, and a port.
+/// Decodes a rail's address: IPv6, or IPv4 mapped to IPv6, and a port.
 fn rail(bytes: &[u8]) -> Option<SocketAddr> {
     let (ip, port) = bytes.split_first_chunk::<16>()?;
     Some(SocketAddr::new(Ipv6Addr::from(*ip).to_canonical(), u16::from_le_bytes(*port.first_chunk()?)))
 }
 
-/// Splits off a field with a length of two bytes in front.
+/// Splits off a field in front of which two bytes have its length. Returns the field and the bytes behind the field.
 fn counted(bytes: &[u8], max: usize) -> Result<(&[u8], &[u8])> {
     let Some((len, rest)) = bytes.split_first_chunk::<2>() else {
         return Err(handshake_error("the handshake has a body that ends too early"));

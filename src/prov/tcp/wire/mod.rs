@@ -2,7 +2,7 @@
 //! The formats of the bytes that two endpoints exchange, as `docs/tcp-wire.md` specifies them. Nothing here touches a socket.
 //!
 //! In: bytes that a peer sent, not trusted. Out: values that are within their bounds, or an error that ends the connection.
-//! Checks that need the connection's state are made where that state is.
+//! The code that holds a connection's state makes the checks that need this state.
 //!
 //! - `address`: `tcp://host:port/token`, the text by which an endpoint is named
 //! - `hello`: the four messages of the handshake, and the versions of the format

@@ -1,29 +1,32 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Segments: the pieces of the stream of frames that rails carry. Each names the position of its first byte in the stream, so it
-//! can come over any rail, and more than once.
+//! Segments: the pieces of the stream of frames that rails carry. Each segment names the position of its first byte in
+//! the stream, so the segment can come over any rail, and more than once.
 //!
-//! Rails are agreed on in the handshake. INTRO and ANSWER may end with a token of 8 bytes and, for each rail, 16 bytes of IPv6
-//! address (IPv4 mapped) and 2 bytes of port. INTRO has the dialer's addresses, with token and ports zero. If the listener wants
-//! rails too, its ANSWER has the addresses and ports where it awaits them, beginning with the address that was dialed, a random
-//! token, and no streams. The connection itself is rail 0. The dialer connects from its other addresses to the listener's others,
-//! with purpose 3, ANSWER's token, and 5 bytes of private data: the rail's number (1 byte) and a generation (4 bytes), which grows
-//! with each attempt and is 1 for the connection itself. A lost rail, also rail 0, is dialed again in the same way; a new
-//! connection with the same number replaces the old one. The listener REJECTS a number for which ANSWER has no address, a
-//! generation that is not new, and a connection within 50 ms of the one before. After each handshake come segments, in records if
-//! the connection is sealed:
+//! Both sides agree on rails in the handshake. INTRO and ANSWER may end with a token of 8 bytes and, for each rail, 16
+//! bytes of IPv6 address (IPv4 mapped) and 2 bytes of port. In INTRO the addresses are the dialer's, and token and
+//! ports are zero. If the listener wants rails too, ANSWER has a random token, and the addresses and ports at which the
+//! listener awaits the rails; the first of them is the address that was dialed. Such an ANSWER grants no further
+//! streams.
+//!
+//! The connection itself is rail 0. The dialer connects from its other addresses to the listener's others, with purpose
+//! 3 and ANSWER's token. The private data of such a connection has 5 bytes: the rail's number (1 byte) and a generation
+//! (4 bytes), which grows with each attempt and is 1 for the connection itself. The dialer dials a lost rail again in
+//! the same way, also rail 0; the new connection replaces the old one of the same number. The listener REJECTS a number
+//! for which ANSWER has no address, a generation that is not new, and a connection within 50 ms of the one before.
+//! After each handshake come segments, in records if the connection is sealed:
 //!
 //! ```text
 //! bytes  field
 //! 0      kind    0 DATA, 1 DOWN
 //! 1-3    zero
-//! 4-7    length  DATA: bytes that follow the head, at most 61,440; 0: only `taken` is told. DOWN: 0
-//! 8-15   from    DATA: number of the first of them in the stream of this direction, from 0. DOWN: rail, generation
-//! 16-23  taken   bytes of the other direction's stream that were taken, in order
+//! 4-7    length  DATA: bytes that follow the head, at most 61,440; 0: the segment only acknowledges. DOWN: 0
+//! 8-15   from    DATA: position of the first of these bytes in the stream, from 0. DOWN: rail (8-11), generation (12-15)
+//! 16-23  taken   number of bytes of the other direction's stream that the sender has received without a gap
 //! ```
 //!
-//! A segment may come again over another rail, with the same bounds; the receiver skips it. At most 8 MiB and 2,048 segments may be
-//! sent beyond `taken`. A side that has lost a rail sends DOWN over another. Positions that contradict each other end the
-//! connection with EPROTO.
+//! A segment may come again over another rail, with the same position and length; the receiver skips the repetition. A
+//! sender may be at most 8 MiB and 2,048 segments ahead of the last `taken` that it has received. A side that has lost
+//! a rail sends DOWN over another rail. Positions that contradict each other end the connection with EPROTO.
 
 use super::frame::protocol_error;
 use crate::error::Result;
@@ -33,8 +36,9 @@ pub use crate::prov::bind::RAILS_MAX;
 pub const SEGMENT_HEAD: usize = 24;
 /// Most bytes of data in a segment: with its head it fits into one sealed record.
 pub const SEGMENT: usize = 60 << 10;
-/// Most bytes and segments of one direction that may be unacknowledged.
+/// Most bytes of one direction that may be unacknowledged.
 pub const WINDOW: u64 = 8 << 20;
+/// Most segments of one direction that may be unacknowledged.
 pub const SEGMENTS: usize = 2048;
 
 const DATA: u8 = 0;
@@ -43,7 +47,7 @@ const DOWN: u8 = 1;
 /// The content of a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SegmentKind {
-    /// `len` bytes of the stream, from byte `from` on. With `len` 0 the segment only acknowledges.
+    /// `len` bytes of the stream, which begin at position `from`. With `len` 0 the segment only acknowledges.
     Data { from: u64, len: usize },
     /// The sender has lost this rail, in this generation, and does not read it any more.
     Down { rail: usize, generation: u32 },
@@ -53,7 +57,7 @@ pub enum SegmentKind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SegmentHead {
     pub word: SegmentKind,
-    /// Acknowledgement: the stream of the other direction was received up to this byte.
+    /// Acknowledgement: the sender has received the other direction's stream up to this position.
     pub taken: u64,
 }
 
@@ -75,7 +79,7 @@ impl SegmentHead {
     pub fn decode(bytes: &[u8; SEGMENT_HEAD]) -> Result<SegmentHead> {
         let word = |at: usize| bytes[at..at + 8].try_into().map_or(0, u64::from_le_bytes);
         let (first, from, taken) = (word(0), word(8), word(16));
-        // Bytes 1 to 3 must be zero: `kind` is all four bytes.
+        // Bytes 1 to 3 must be zero, so `kind` is read from bytes 0 to 3 and compared as a whole.
         let (kind, len) = (first as u32, (first >> 32) as usize);
         let word = match (u8::try_from(kind).unwrap_or(u8::MAX), len) {
             (DATA, len) if len <= SEGMENT && from.checked_add(len as u64).is_some() => SegmentKind::Data { from, len },

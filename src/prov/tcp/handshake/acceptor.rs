@@ -23,9 +23,9 @@ use std::sync::Arc;
 const BACKLOG: i32 = 4096;
 /// Most requests that wait for the program's answer. Further ones are refused.
 const REQUESTS: usize = 1024;
-/// Most attempts at once where a rail is awaited.
+/// Most attempts at once at a socket that listens for rails.
 const RAIL_PENDING: usize = 8;
-/// If there are too many attempts, one that has sent nothing for this long makes room for another.
+/// If there are too many attempts, an attempt that has sent nothing for this long makes room for another.
 const SILENCE_NS: u64 = 100_000_000;
 
 /// A connection request, whose INTRO is valid. Dropping it rejects it.
@@ -33,7 +33,7 @@ pub struct Request {
     introduced: Option<Introduced>,
     peer: SocketAddr,
     terms: Terms,
-    /// Shared with the acceptor, which counts its open requests by it.
+    /// A clone of the acceptor's `requests`.
     _counted: Arc<()>,
 }
 
@@ -118,14 +118,17 @@ pub struct HandshakeAcceptor {
     /// The oldest attempt first.
     pending: Vec<Pending>,
     refused: RefusedKeys,
+    /// Most attempts at once.
     most: usize,
+    /// The time that a caller has for HELLO and INTRO.
     patience_ns: u64,
+    /// Each open request holds a clone, so the reference count is the number of open requests plus 1.
     requests: Arc<()>,
     most_requests: usize,
 }
 
 impl HandshakeAcceptor {
-    /// Listens on `at`; port 0: the kernel chooses one. `token`: what dialers must name, 0 for a passive endpoint.
+    /// Listens on `at`; port 0: the kernel chooses one. `token`: the token that dialers must name; 0 for a passive endpoint.
     pub fn listen(at: SocketAddr, purpose: Purpose, token: u64, key: Option<Key>) -> Result<HandshakeAcceptor> {
         HandshakeAcceptor::start(tcp::bind(at)?, purpose, token, key)
     }
@@ -141,7 +144,7 @@ impl HandshakeAcceptor {
             params: ListenParams { purpose, token, key },
             pending: Vec::new(),
             refused: RefusedKeys::default(),
-            // Only one dialer is expected there, for as long as the connection lasts.
+            // For rails only one dialer is expected, but as long as the connection lasts.
             most: if matches!(purpose, Purpose::Rail) { config.pending.min(RAIL_PENDING) } else { config.pending },
             requests: Arc::default(),
             most_requests: REQUESTS,
@@ -163,13 +166,13 @@ impl HandshakeAcceptor {
         self.pending.iter().map(Pending::heard).enumerate().min_by_key(|(_, introduced)| *introduced)
     }
 
-    /// When the next connection can be accepted; a time in the past: now.
+    /// The time from which the next connection can be accepted; a time in the past means now.
     fn room_at(&self) -> u64 {
         let full = self.pending.len() >= self.most;
         self.most_silent().filter(|_| full).map_or(0, |(_, introduced)| introduced + SILENCE_NS)
     }
 
-    /// Why connections cannot be accepted, or were refused for their key; `None` if that was reported already.
+    /// The error that keeps connections from being accepted, or the report of refused keys. Each error is returned once.
     pub fn trouble(&mut self) -> Option<Error> {
         self.acceptor.trouble().or_else(|| self.refused.tell(time::now_ns()))
     }
@@ -237,7 +240,7 @@ impl HandshakeAcceptor {
         }
     }
 
-    /// Accepts connections from the kernel's queue while there is room for attempts, and `MOST` in one turn.
+    /// Accepts connections from the kernel's queue while there is room for attempts, at most `MOST` in one turn.
     fn take(&mut self, now: u64, requests: &mut Vec<Request>) {
         for _ in 0..MOST {
             if self.room_at() > now {

@@ -16,11 +16,11 @@ use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-/// The next address of a host is tried if one has not answered for this long.
+/// If an address of a host has not answered for this long, the next address is tried, if there is one.
 const NEXT_NS: u64 = 2_000_000_000;
 
-/// The error for a status that the listener answered with. Only `Status::Rejected` gives `Code::Rejected`, since only that is a
-/// decision of the peer's program.
+/// The error for a status that the listener answered with. Only `Status::Rejected` gives `Code::Rejected`: all other
+/// statuses come from the library, not from the peer's program.
 fn refused(status: Status, key: Option<&Key>) -> Error {
     let (errno, code, words) = match status {
         Status::Version => (errno::EPROTONOSUPPORT, Code::PeerBroke, "the listener speaks no version of the format that this library does"),
@@ -59,6 +59,7 @@ pub enum Dialed {
     Rejected(Vec<u8>),
 }
 
+/// The step of a dial, named after the event or message that the dial waits for.
 enum DialStep {
     Connecting,
     Challenge,
@@ -71,9 +72,11 @@ enum DialStep {
 pub struct Dial {
     socket: Option<OwnedFd>,
     at: SocketAddr,
-    /// When to try the next address.
+    /// The time from which the next address may be tried.
     patience: u64,
+    /// The host's addresses that have not been tried yet.
     others: VecDeque<SocketAddr>,
+    /// The address of this host to dial from.
     from: Option<SocketAddr>,
     purpose: Purpose,
     token: u64,
@@ -85,14 +88,15 @@ pub struct Dial {
     address_key: Option<Key>,
     transcript: Transcript,
     noise: Option<Box<Noise>>,
+    /// The bytes of this side's message that are still to be sent.
     out: Vec<u8>,
     inbox: Inbox,
     step: DialStep,
 }
 
 impl Dial {
-    /// Begins to connect to `to`, whose host is an IP address. `token`: that of the peer's endpoint, 0 for a passive endpoint.
-    /// Fails at once if the attempt cannot succeed.
+    /// Begins to connect to `to`, whose host is an IP address. `token`: the token of the peer's endpoint; 0 for a
+    /// passive endpoint. Fails at once if the attempt cannot succeed.
     pub fn new(to: &Address, from: Option<SocketAddr>, purpose: Purpose, token: u64, terms: Terms, key: Option<Key>) -> Result<Dial> {
         Dial::to_any(to, to.resolve()?, from, purpose, token, terms, key)
     }
@@ -150,7 +154,8 @@ impl Dial {
         Ok(dial)
     }
 
-    /// Begins to connect to the next address. If none is left, the result is `why`.
+    /// Begins to connect to the next address. If none is left, fails with the error of the last address that was tried,
+    /// or else with `why`.
     fn next(&mut self, mut why: Option<Error>) -> Result<()> {
         self.socket = None;
         while let Some(at) = self.others.pop_front() {
@@ -180,7 +185,7 @@ impl Dial {
         matches!(self.step, DialStep::Connecting) || !self.out.is_empty()
     }
 
-    /// True if a listener is there: the TCP connection is up.
+    /// True if the TCP connection is up, so a listener is there.
     pub fn is_heard(&self) -> bool {
         !matches!(self.step, DialStep::Connecting | DialStep::Over)
     }
@@ -190,7 +195,7 @@ impl Dial {
         self.at
     }
 
-    /// Goes on as far as possible without blocking. After any other outcome than `Dialed::Waiting`, the attempt is over.
+    /// Goes on as far as possible without blocking. Every outcome except `Dialed::Waiting` ends the attempt.
     pub fn advance(&mut self) -> Result<Dialed> {
         let result = self.steps();
         if !matches!(result, Ok(Dialed::Waiting)) {
@@ -295,6 +300,7 @@ impl Dial {
         Ok(())
     }
 
+    /// ANSWER has arrived: checks it.
     fn answered(&mut self, head: &Head) -> Result<Dialed> {
         let has_key = self.noise.is_some();
         if !matches!(head.status, Status::Good | Status::Rejected) {

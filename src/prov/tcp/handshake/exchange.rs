@@ -21,7 +21,7 @@ pub fn nonce() -> Result<[u8; NONCE_LEN]> {
     Ok(nonce)
 }
 
-/// Receives exactly as many bytes as are expected, and none behind them.
+/// Receives one message: exactly as many bytes as are expected, and none of those behind them.
 pub struct Inbox {
     pub bytes: Vec<u8>,
     pub have: usize,
@@ -32,7 +32,7 @@ impl Inbox {
         Inbox { bytes: vec![0; len], have: 0 }
     }
 
-    /// Reads received bytes; true: all are here.
+    /// Reads bytes that have arrived; true: all expected bytes are here.
     pub fn fill(&mut self, fd: BorrowedFd<'_>) -> Result<bool> {
         while self.have < self.bytes.len() {
             match tcp::recv(fd, &mut self.bytes[self.have..])? {
@@ -55,9 +55,9 @@ pub struct Link {
     pub version: u16,
     /// The ciphers, if the connection is sealed.
     pub seal: Option<Box<Seal>>,
-    /// The key that applies to this peer; further connections to it begin with it.
+    /// The key that applies to this peer. Further connections to the peer use this key.
     pub key: Option<Key>,
-    /// The buffer for sealed records to send, if it was allocated beforehand.
+    /// The buffer for sealed records to send, if it was allocated before ANSWER.
     pub room: Option<GatherBuffer>,
 }
 
@@ -79,8 +79,8 @@ pub fn write_message(noise: Option<&mut Noise>, status: Status, token: u64, body
     Ok([&Head { ephemeral: *ephemeral, ..plain(sealed.len(), Status::Good, 0) }.encode(), sealed].concat())
 }
 
-/// Decodes an INTRO or ANSWER: (status, token, body). `None`: it does not decrypt, because the peer has another key or has seen
-/// another transcript.
+/// Decodes an INTRO or ANSWER: (status, token, body). `None`: the message does not decrypt, because the peer has
+/// another key or has seen another transcript.
 pub fn read_message(noise: Option<&mut Noise>, head: &Head, body: &[u8]) -> Result<Option<(Status, u64, Vec<u8>)>> {
     let Some(noise) = noise else { return Ok(Some((head.status, head.token, body.to_vec()))) };
     let Ok(said) = noise.read(&[&head.ephemeral, body].concat()) else { return Ok(None) };

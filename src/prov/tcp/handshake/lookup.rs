@@ -11,7 +11,8 @@ use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, Weak};
 
-/// One name blocks one thread at most. Further names wait for a free thread, as long as their lookup is not dropped.
+/// The threads, at most 16. One name blocks at most one thread; further names wait for a free thread. A name whose
+/// `Lookup` was dropped while it waited is not looked up.
 static RESOLVERS: WorkQueue = WorkQueue::new("gdrfab-resolve", 16);
 
 struct Answer {
@@ -19,7 +20,7 @@ struct Answer {
     bell: Poller,
 }
 
-/// A name that is being resolved. When it is dropped, the answer is discarded.
+/// A name that is being resolved. Dropping the object discards the answer.
 pub struct Lookup(Arc<Answer>);
 
 impl Lookup {

@@ -23,6 +23,7 @@ pub struct ListenParams {
     pub key: Option<Key>,
 }
 
+/// The message, or part of a message, that the attempt waits for.
 enum PendingStep {
     Hello,
     Head,
@@ -58,7 +59,7 @@ pub struct Introduced {
 }
 
 impl Introduced {
-    /// Sends ANSWER. A socket that does not take it at once counts as lost.
+    /// Sends ANSWER. The peer counts as lost if its socket does not take ANSWER at once.
     pub fn answer(&mut self, status: Status, terms: &Terms) -> Result<()> {
         let answer = write_message(self.noise.as_deref_mut(), status, 0, &terms.encode()?)?;
         send_whole(self.socket.as_fd(), &answer)
@@ -131,7 +132,8 @@ impl Pending {
         };
     }
 
-    /// A CHALLENGE with an error. If no version is common, it names the versions of this side.
+    /// A CHALLENGE that refuses. With `Status::Version` it has the versions that this side speaks, otherwise the
+    /// version of the attempt.
     fn refusal(&self, status: Status) -> Hello {
         let (lowest, highest) = match status {
             Status::Version => (self.lowest, HIGHEST),
@@ -140,14 +142,15 @@ impl Pending {
         Hello { lowest, highest, keyed: false, sealed: false, aes: false, purpose: 0, status, nonce: [0; NONCE_LEN], id: None }
     }
 
-    /// `refuse` for an attempt that is closed at once. Received bytes are read first, because closing a socket with unread bytes
-    /// resets the connection, and the refusal would be lost.
+    /// Refuses an attempt that is closed at once. First reads the bytes that have arrived: closing a socket with unread
+    /// bytes resets the connection, and the refusal would be lost.
     pub fn refuse_and_close(mut self, status: Status) {
         let _ = self.inbox.fill(self.socket.as_fd());
         self.refuse(status);
     }
 
-    /// Reads and handles received messages. Returns `Introduced` once INTRO is valid, else the attempt itself; an error ends it.
+    /// Reads and handles messages that have arrived. Returns `Introduced` once INTRO is valid, else the attempt itself.
+    /// An error ends the attempt.
     pub fn advance(mut self, params: &ListenParams) -> Result<std::result::Result<Introduced, Pending>> {
         loop {
             let before = self.inbox.have;
@@ -230,7 +233,7 @@ impl Pending {
         key.for_peer(id).ok_or(Error::fixed(errno::EKEYREJECTED, "has a key that GDRFAB_TCP_KEY_FILE does not have"))
     }
 
-    /// INTRO has arrived. With a key, nothing in it is trusted before it decrypts.
+    /// INTRO has arrived: checks it. With a key, nothing in INTRO is trusted before it decrypts.
     fn introduced(self, head: &Head, params: &ListenParams) -> Result<Introduced> {
         let here = tcp::local(self.socket.as_fd())?;
         let key = params.key.as_ref().map(|key| self.key_of(key)).transpose()?;
@@ -244,7 +247,7 @@ impl Pending {
         if status != Status::Good {
             return Err(handshake_error("the introduction has a status"));
         }
-        // Compared as one number, so that the time does not tell how much of a guess is right.
+        // The tokens are compared as one number, so that the time does not tell how much of a guess is right.
         if token ^ params.token != 0 {
             return Err(self.refuse_with(Status::WrongDoor, errno::ECONNREFUSED, "named an endpoint that is not here"));
         }

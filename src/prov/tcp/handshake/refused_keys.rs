@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Reports of callers whose key a listener refused. The first is reported at once, later ones together, because anybody may connect
-//! as often as they like.
+//! Reports of callers whose key a listener refused. The first refusal is reported at once; those of the following
+//! second are reported together, because anybody may connect as often as they like.
 
 use crate::error::{Error, errno};
 use std::net::SocketAddr;
@@ -12,12 +12,12 @@ const PAUSE_NS: u64 = 1_000_000_000;
 pub struct RefusedKeys {
     /// When the last report was made.
     told: Option<u64>,
-    /// Refusals since the last report: the latest, and their number.
+    /// The latest refusal that was not reported yet, and the number of such refusals.
     last: Option<(SocketAddr, Error)>,
     count: u64,
 }
 
-/// True if a caller was refused because of its key.
+/// True if `why` says that a caller's key, or its choice of sealing, was refused.
 fn is_of_key(why: &Error) -> bool {
     matches!(why.errno, errno::EACCES | errno::EKEYREJECTED)
 }

@@ -6,7 +6,8 @@ use crate::error::Result;
 use crate::sys::tcp;
 use std::os::fd::BorrowedFd;
 
-/// Congestion control within one host, where there is no shared network. Every kernel has reno, and it does not pace.
+/// Congestion control for a connection within one host, which needs no pacing, since no network is shared. Every kernel
+/// has reno, and reno does not pace.
 const LOCAL_CONGESTION: &str = "reno";
 
 /// Turns on TCP keepalive, so that a dead host is noticed even while this side waits for an answer without a time limit.

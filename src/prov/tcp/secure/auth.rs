@@ -64,7 +64,7 @@ fn read(path: &str) -> Result<Keys> {
     if !facts.is_file() {
         return Err(refuse("is no regular file".into()));
     }
-    // Root can read any file anyway; any other owner could have chosen the key.
+    // Root as the owner is permitted, because root can read any file anyway; any other owner could have chosen the key.
     if facts.uid() != 0 && facts.uid() != process::euid() {
         return Err(refuse(format!(
             "belongs to user {}; a key's file belongs to who uses it ({}), or to root",
@@ -94,7 +94,7 @@ fn read(path: &str) -> Result<Keys> {
 
 #[derive(Clone)]
 enum KeyKind {
-    /// Derived from the shared secret.
+    /// A key that was derived from the secret that all peers share.
     Shared(Zeroizing<[u8; KEY]>),
     /// A key pair for each host.
     Hosts(KnownHosts),
@@ -121,12 +121,12 @@ impl Key {
         Ok(Key { kind, seal })
     }
 
-    /// The first version of the format that knows this kind of key.
+    /// The first version of the format that supports this kind of key.
     pub fn since(&self) -> u16 {
         if self.id().is_some() { STATIC_SINCE } else { NOISE_SINCE }
     }
 
-    /// The name of this host's own key, if it has one.
+    /// The id of this host's own public key, if the host has a key pair of its own.
     pub fn id(&self) -> Option<Id> {
         match &self.kind {
             KeyKind::Shared(_) => None,
@@ -134,7 +134,8 @@ impl Key {
         }
     }
 
-    /// The part of the key that applies to a peer dialed at `at`, which the caller named `to`.
+    /// The key for a connection to the peer at `at`, which the caller named `to`. Of `KeyKind::Hosts` the result keeps
+    /// only the peer that these name.
     pub fn for_address(&self, to: &Host, at: SocketAddr) -> Result<Key> {
         let kind = match &self.kind {
             KeyKind::Shared(_) => self.kind.clone(),
@@ -143,7 +144,7 @@ impl Key {
         Ok(Key { kind, seal: self.seal })
     }
 
-    /// The part of the key that applies to the caller that names this key in HELLO. `None`: it may not connect.
+    /// The key for a connection from a caller whose HELLO has the id `peer`. `None`: the caller may not connect.
     pub fn for_peer(&self, peer: Option<Id>) -> Option<Key> {
         let kind = match (&self.kind, peer) {
             (KeyKind::Shared(_), None) => self.kind.clone(),
@@ -154,7 +155,7 @@ impl Key {
     }
 }
 
-/// The messages that both sides sent before any proof. Their nonces are fresh for each connection.
+/// HELLO and CHALLENGE, which both sides send before any proof. Their nonces are fresh for each connection.
 #[derive(Clone, Copy)]
 pub struct Transcript {
     pub hello: [u8; HELLO_LEN],
@@ -162,8 +163,9 @@ pub struct Transcript {
 }
 
 impl Transcript {
-    /// The data that both sides must agree on, or the handshake fails: both messages, and both sides' addresses as each sees them,
-    /// so that nobody can relay between two hosts that trust each other.
+    /// The prologue of the Noise handshake, which fails unless both sides have the same: HELLO, CHALLENGE, and both
+    /// sides' addresses as each side sees them. The addresses are part of it so that nobody can relay between two hosts
+    /// that trust each other.
     pub fn prologue(&self, dialer: SocketAddr, listener: SocketAddr) -> Vec<u8> {
         let mut seen = b"gdrfab tcp 3".to_vec();
         seen.extend_from_slice(&self.hello);
@@ -179,7 +181,7 @@ impl Transcript {
         seen
     }
 
-    /// Begins the Noise handshake, once CHALLENGE is known.
+    /// Begins the Noise handshake. CHALLENGE must be in the transcript already.
     pub fn noise(&self, key: &Key, dialer: SocketAddr, listener: SocketAddr, is_dialer: bool) -> Result<Noise> {
         let challenge = Hello::decode(&self.challenge)?;
         let proof = match &key.kind {

@@ -17,13 +17,13 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::sync::Arc;
 use zeroize::Zeroizing;
 
-/// The longest file: enough for more than ten thousand peers.
+/// Most bytes of a file: enough for more than ten thousand peers.
 pub const FILE_MAX: usize = 1 << 20;
 
 const PRIVATE: &str = "private";
 const PEER: &str = "peer";
 
-/// The first half of the key's SHA-256: only somebody who has seen the key knows it.
+/// The id of a public key: the first half of its SHA-256. Only somebody who has seen the key can know the id.
 fn id_of(public: &[u8; KEY]) -> Id {
     let digest: [u8; 32] = Sha256::digest(public).into();
     std::array::from_fn(|i| digest[i])
@@ -37,11 +37,13 @@ enum HostPattern {
     Host(String),
 }
 
+/// A `peer` line of the file.
 #[derive(Clone)]
 struct TrustedPeer {
     key: [u8; KEY],
     id: Id,
     names: Arc<[HostPattern]>,
+    /// Number of the line in the file, from 1.
     line: usize,
 }
 
@@ -125,12 +127,12 @@ impl KnownHosts {
         self.peers.binary_search_by_key(id, |peer| peer.id).ok().and_then(|at| self.peers.get(at))
     }
 
-    /// This host's private key and the public key of that peer.
+    /// This host's private key, and the public key of the peer with this id.
     pub fn pair(&self, peer: &Id) -> Option<(&[u8; KEY], &[u8; KEY])> {
         self.peer(peer).map(|peer| (&*self.own.private, &peer.key))
     }
 
-    /// A copy with only this peer, at any address: for further connections to it.
+    /// A copy with only the peer with this id, at any address. Further connections to this peer use the copy.
     pub fn for_peer(&self, peer: &Id) -> Option<KnownHosts> {
         self.peer(peer).map(|peer| self.of(peer))
     }
@@ -140,7 +142,8 @@ impl KnownHosts {
         KnownHosts { own: self.own.clone(), peers: Arc::new([one]) }
     }
 
-    /// A copy with only the peer whose line names the address or host that is dialed, else with the one whose line is for any host.
+    /// A copy with only one peer: the one whose line names the address or host that is dialed, else the one whose line
+    /// is for any host (`*`). Fails if no line fits, or several.
     pub fn for_address(&self, to: &Host, at: SocketAddr) -> Result<KnownHosts> {
         let names_it = |name: &HostPattern| match (name, to) {
             (HostPattern::Ip(ip), _) => *ip == at.ip().to_canonical(),
@@ -168,6 +171,7 @@ impl KnownHosts {
     }
 }
 
+/// Parses one HOST of a `peer` line.
 fn name(text: &str) -> Result<HostPattern> {
     Ok(match text {
         "*" => HostPattern::Any,

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The Noise handshake, by the crate `snow` with primitives of ring, sha2 and curve25519-dalek: `NNpsk0` for a shared key, `KK` for
-//! hosts that have their own key pairs. Only in memory: sockets and the messages' meaning are elsewhere.
+//! The Noise handshake, by the crate `snow` with primitives of ring, sha2 and curve25519-dalek: `NNpsk0` for a shared
+//! key, `KK` for hosts that have their own key pairs. Everything here happens in memory; `handshake` has the sockets
+//! and the meaning of the messages.
 
 use super::seal::{Cipher, CipherState, KEY, Seal, TAG};
 use crate::error::{Error, Result, errno};
@@ -35,9 +36,10 @@ pub fn shared_secret(private: &[u8; KEY], public: &[u8; KEY]) -> Option<[u8; KEY
 /// The proof that a side gives, and demands from its peer.
 #[derive(Clone, Copy)]
 pub enum Proof<'a> {
-    /// That it knows this shared key.
+    /// Each side proves that it knows this shared key.
     Shared(&'a [u8; KEY]),
-    /// That it has this private key; of the peer, that it has the private key of this public key.
+    /// This side proves that it has the private key `private`. The peer proves that it has the private key of the
+    /// public key `peer`.
     Own { private: &'a [u8; KEY], peer: &'a [u8; KEY] },
 }
 
@@ -48,7 +50,7 @@ pub struct Noise {
     is_dialer: bool,
 }
 
-/// The peer's message does not decrypt: it has another key, or has seen another transcript.
+/// The peer's message does not decrypt: the peer has another key, or has seen another transcript.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HandshakeMismatch;
 
@@ -58,7 +60,7 @@ fn failed(e: snow::Error) -> Error {
 }
 
 impl Noise {
-    /// `prologue`: the data that both sides must have seen alike, or the handshake fails.
+    /// `prologue`: the data of which both sides must have the same bytes, or the handshake fails.
     pub fn new(proof: Proof<'_>, cipher: Cipher, prologue: &[u8], is_dialer: bool) -> Result<Noise> {
         let name = match (proof, cipher) {
             (Proof::Shared(_), Cipher::ChaCha) => "Noise_NNpsk0_25519_ChaChaPoly_SHA256",
@@ -77,7 +79,7 @@ impl Noise {
         Ok(Noise { state: build().map_err(failed)?, cipher, is_dialer })
     }
 
-    /// Encrypts this side's message; its ephemeral key comes first.
+    /// Encrypts `says`, this side's message. The result begins with this side's ephemeral key.
     pub fn write(&mut self, says: &[u8]) -> Result<Vec<u8>> {
         let mut message = vec![0; says.len() + OVERHEAD];
         let n = self.state.write_message(says, &mut message).map_err(failed)?;
@@ -85,7 +87,7 @@ impl Noise {
         Ok(message)
     }
 
-    /// Decrypts the peer's message.
+    /// Decrypts the peer's message, which begins with the peer's ephemeral key.
     pub fn read(&mut self, message: &[u8]) -> std::result::Result<Vec<u8>, HandshakeMismatch> {
         let mut says = vec![0; message.len()];
         let n = self.state.read_message(message, &mut says).map_err(|_| HandshakeMismatch)?;
@@ -93,7 +95,7 @@ impl Noise {
         Ok(says)
     }
 
-    /// The connection's ciphers, after both messages.
+    /// The ciphers of the connection. Both messages must have been exchanged.
     pub fn split(mut self) -> Result<Seal> {
         if !self.state.is_handshake_finished() {
             return Err(Error::fixed(errno::EIO, "the handshake is not over"));
@@ -104,7 +106,7 @@ impl Noise {
     }
 }
 
-/// The primitives for snow.
+/// The cryptographic primitives that snow calls.
 struct Primitives;
 
 impl CryptoResolver for Primitives {

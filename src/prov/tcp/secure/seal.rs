@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Sealed records: a stream of bytes is encrypted and authenticated in records, which only the two ends of a handshake can make and
-//! open. Only in memory: sockets are in `sealed`. `docs/tcp-wire.md` has the layout.
+//! Sealed records: a stream of bytes is encrypted and authenticated in records, which only the two ends of a handshake
+//! can make and open. Everything here happens in memory; `sealed` has the sockets. `docs/tcp-wire.md` has the layout.
 
 use crate::error::{Code, Error, Result, errno};
 use ring::aead::{AES_256_GCM, Aad, CHACHA20_POLY1305, LessSafeKey, Nonce, UnboundKey};
@@ -11,8 +11,9 @@ pub const KEY: usize = 32;
 pub const TAG: usize = 16;
 /// Bytes of the length in front of a record.
 pub const LENGTH: usize = 2;
-/// Most bytes of a record, and most of its plain text.
+/// Most bytes of a record behind its length.
 pub const RECORD_MAX: usize = u16::MAX as usize;
+/// Most plain text of a record.
 pub const PLAIN_MAX: usize = RECORD_MAX - TAG;
 /// Most plain text that the sender puts into a record: whole blocks of the cipher.
 pub const FILL: usize = PLAIN_MAX & !15;
@@ -86,7 +87,7 @@ impl CipherState {
         Ok(CipherState { cipher, key: cipher.key(raw).ok_or_else(useless)?, number: 0 })
     }
 
-    /// The nonce of the next record. Every `REKEY` records it first changes the key, by Noise's Rekey.
+    /// The nonce of the next record. Before every `REKEY`th record the key is changed first, by Noise's Rekey.
     #[inline]
     fn next(&mut self) -> Result<Nonce> {
         if self.number != 0 && self.number.is_multiple_of(REKEY) {
@@ -121,15 +122,15 @@ impl CipherState {
     }
 }
 
-/// Makes records in a buffer of the writer's, one at a time: a record must have left before the next is made.
+/// Makes records in the writer's buffer, one at a time: a record must have left before the next one is made.
 pub struct Sealer {
     half: CipherState,
-    /// Bytes of the record that are on the wire, and its end.
+    /// Number of the record's bytes that were sent, and of all its bytes; both include the length in front.
     sent: usize,
     end: usize,
 }
 
-/// Bytes that the writer's buffer must have.
+/// Bytes of the buffer that a `Sealer` needs.
 pub const OUT: usize = LENGTH + FILL + TAG;
 
 impl Sealer {
@@ -137,25 +138,25 @@ impl Sealer {
         Sealer { half, sent: 0, end: 0 }
     }
 
-    /// The bytes that are still to be sent.
+    /// The bytes of the record that are still to be sent.
     #[inline]
     pub fn rest<'a>(&self, buf: &'a [u8]) -> &'a [u8] {
         buf.get(self.sent..self.end).unwrap_or(&[])
     }
 
+    /// True if the last record has left completely.
     #[inline]
     pub fn is_out(&self) -> bool {
         self.sent == self.end
     }
 
-    /// `n` more bytes are on the wire.
+    /// Counts `n` more bytes of the record as sent.
     #[inline]
     pub fn left(&mut self, n: usize) {
         self.sent = (self.sent + n).min(self.end);
     }
 
-    /// Makes a record of `n` bytes, 1 to `FILL`, which lie in the buffer behind room for the length. The last record must have
-    /// left.
+    /// Makes a record of the `n` bytes, 1 to `FILL`, that begin at `LENGTH` in the buffer. The last record must have left.
     #[inline]
     pub fn seal(&mut self, buf: &mut [u8], n: usize) -> Result<()> {
         let len = n + TAG;
@@ -167,20 +168,21 @@ impl Sealer {
     }
 }
 
-/// Bytes that a reader's buffer must have: the longest record, and as much again before bytes have to be moved.
+/// Bytes of the buffer that an `Opener` needs: the longest record, and as much again, so that bytes are moved rarely.
 pub const BUFFER: usize = 2 * (LENGTH + RECORD_MAX);
 
-/// Opens records in a buffer of the reader's. The opened bytes are a window in the buffer, from which the reader takes; bytes of
-/// records that are not opened yet follow.
+/// Opens records in the reader's buffer. The opened bytes are a window in the buffer, and the reader takes them from
+/// its beginning. The bytes of records that are not opened yet follow the window.
 pub struct Opener {
     half: CipherState,
-    /// Where in the buffer the unopened bytes begin and end.
+    /// Position in the buffer where the unopened bytes begin, and where they end.
     next: usize,
     end: usize,
+    /// The first failure; nothing is opened after it.
     failed: Option<Error>,
 }
 
-/// The opened bytes of a buffer: first and end.
+/// The opened bytes of a buffer: positions of the first byte and of the end.
 pub type Window = (usize, usize);
 
 impl Opener {
@@ -188,7 +190,7 @@ impl Opener {
         Opener { half, next: 0, end: 0, failed: None }
     }
 
-    /// The length of the next record, once it is here. An invalid length is an error.
+    /// The length of the next record, once its two bytes are in the buffer. An invalid length is an error.
     fn length(&self, buf: &[u8]) -> Result<Option<usize>> {
         let Some(bytes) = buf.get(self.next..self.end).and_then(|have| have.first_chunk::<LENGTH>()) else { return Ok(None) };
         match usize::from(u16::from_le_bytes(*bytes)) {
@@ -197,19 +199,19 @@ impl Opener {
         }
     }
 
-    /// True if a complete record is here, which no socket announces.
+    /// True if the buffer holds a complete record, which no socket announces, or an error to report.
     pub fn holds_record(&self, buf: &[u8]) -> bool {
         let have = self.end - self.next;
         self.failed.is_some() || self.length(buf).map_or(true, |n| n.is_some_and(|n| have >= LENGTH + n))
     }
 
-    /// True if an incomplete record is here.
+    /// True if the buffer holds bytes that are not opened yet.
     pub fn is_amid(&self) -> bool {
         self.next < self.end
     }
 
-    /// Opens the next record if it is complete. Returns the new window, which begins with the bytes left in the old one. After a
-    /// failure every call fails.
+    /// Opens the next record if it is complete. Returns the new window: the bytes that were left in the old one, then
+    /// the record's. After a failure every call fails.
     pub fn open(&mut self, buf: &mut [u8], window: Window) -> Result<Option<Window>> {
         if let Some(why) = &self.failed {
             return Err(why.clone());
@@ -230,20 +232,23 @@ impl Opener {
         self.next = begin + len;
         let rest = to.saturating_sub(from);
         if rest > 0 {
-            // Everything in front of the record was taken, or is its length field, so the bytes fit there.
+            // The bytes that are left in the window move up to the record. They fit, because everything else in front
+            // of the record was taken, or is a tag or a length.
             buf.copy_within(from..to, begin - rest);
         }
         Ok(Some((begin - rest, begin + len - TAG)))
     }
 
-    /// Room for more received bytes; the window moves if bytes have to be moved.
+    /// The space behind the received bytes, for more of them, and the window, which has moved if bytes had to move.
     pub fn room<'a>(&mut self, buf: &'a mut [u8], window: Window) -> (&'a mut [u8], Window) {
         let (mut from, mut to) = window;
         if from >= to {
-            // No opened bytes are left: the unopened ones move to the front when that costs nothing, or has to be.
+            // No opened bytes are left, so only the unopened bytes have to be kept.
             (from, to) = (self.next, self.next);
         }
         let needed = LENGTH + RECORD_MAX;
+        // The kept bytes move to the front if there are none, which costs nothing, or if the longest record would not
+        // fit otherwise.
         if from > 0 && (from == self.end || buf.len() - self.next < needed) {
             buf.copy_within(from..self.end, 0);
             self.next -= from;
@@ -255,7 +260,7 @@ impl Opener {
         (buf.get_mut(self.end..).unwrap_or(&mut []), window)
     }
 
-    /// `n` bytes were received into that room.
+    /// Counts `n` bytes that were received into the space that `room` returned.
     pub fn came(&mut self, n: usize) {
         self.end += n;
     }

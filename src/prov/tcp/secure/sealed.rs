@@ -8,30 +8,32 @@ use crate::sys::stream::{self, Moved};
 use crate::sys::usercopy::GatherBuffer;
 use std::os::fd::BorrowedFd;
 
-/// The sending end, with at most one record on its way.
+/// The sending end. At most one record is on its way: the next one is made when the last one has left completely.
 pub struct SealedOut {
     sealer: Sealer,
     buf: GatherBuffer,
 }
 
 impl SealedOut {
-    /// Allocates the buffer. It takes a descriptor, so it comes before a sealed connection is promised.
+    /// Allocates the buffer, which takes a descriptor and can therefore fail. A listener calls this before ANSWER
+    /// promises a sealed connection.
     pub fn room() -> Result<GatherBuffer> {
         GatherBuffer::new(OUT)
     }
 
-    /// `room`: the buffer, if it was allocated before.
+    /// `room`: the buffer, if `SealedOut::room` was called before.
     pub fn new(half: CipherState, room: Option<GatherBuffer>) -> Result<SealedOut> {
         let buf = room.map_or_else(SealedOut::room, Ok)?;
         Ok(SealedOut { sealer: Sealer::new(half), buf })
     }
 
+    /// True if the last record has left completely.
     #[inline]
     pub fn is_out(&self) -> bool {
         self.sealer.is_out()
     }
 
-    /// Sends the rest of the record; true: all of it is out. `short`: the most bytes of one system call (fault injection).
+    /// Sends the rest of the record; true: the record has left. `short`: the most bytes of one system call (fault injection).
     #[inline]
     pub fn push(&mut self, fd: BorrowedFd<'_>, short: usize) -> Result<bool> {
         while !self.sealer.is_out() {
@@ -44,7 +46,7 @@ impl SealedOut {
         Ok(true)
     }
 
-    /// Seals the first of `bytes`, at most `FILL`; returns how many. The last record must be out.
+    /// Makes a record of the first of `bytes`, at most `FILL`, and returns their number. The last record must have left.
     #[inline]
     pub fn put(&mut self, bytes: &[u8]) -> Result<usize> {
         let n = bytes.len().min(FILL);
@@ -54,7 +56,7 @@ impl SealedOut {
         Ok(n)
     }
 
-    /// As `put`, from pieces of up to `FILL` bytes, whose pages may have been unmapped.
+    /// As `put`, from pieces of up to `FILL` bytes together, whose pages may have been unmapped.
     pub fn gather(&mut self, pieces: &[Iov]) -> Result<Moved> {
         let moved = self.buf.gather(LENGTH, pieces)?;
         if let Moved::Bytes(n) = moved {
@@ -67,7 +69,7 @@ impl SealedOut {
 /// The receiving end, which opens records in its reader's buffer.
 pub struct SealedIn {
     opener: Opener,
-    /// In this turn the socket gave less than there was room for.
+    /// The last read of this turn returned fewer bytes than it asked for, so the socket is empty.
     drained: bool,
 }
 
@@ -81,13 +83,14 @@ impl SealedIn {
         SealedIn { opener: Opener::new(half), drained: false }
     }
 
-    /// True if a complete record waits in the buffer, which no socket announces.
+    /// True if the buffer holds a complete record, which no socket announces, or an error to report.
     pub fn holds_record(&self, buf: &[u8]) -> bool {
         self.opener.holds_record(buf)
     }
 
-    /// Opens the next record, after reading from the socket if necessary. `Moved::Bytes`: the window has changed. An end within a
-    /// record is reported as an end too: only the peer's sealed BYE proves that nothing was cut off.
+    /// Opens the next record, after reading from the socket if necessary. `Moved::Bytes`: `window` now includes the
+    /// record, and the number is the window's length. `Moved::Ended` also stands for an end within a record: only the
+    /// peer's sealed BYE proves that nothing was cut off.
     #[inline]
     pub fn read(&mut self, fd: BorrowedFd<'_>, buf: &mut [u8], window: &mut Window, short: usize) -> Result<Moved> {
         loop {
@@ -115,7 +118,7 @@ impl SealedIn {
         }
     }
 
-    /// A new turn: the socket is read before it counts as drained again.
+    /// Begins a turn: the socket counts as not drained until it has been read.
     pub fn begin_turn(&mut self) {
         self.drained = false;
     }
@@ -125,6 +128,7 @@ impl SealedIn {
         !self.drained || self.opener.holds_record(buf)
     }
 
+    /// True if the buffer holds bytes that are not opened yet.
     pub fn is_amid(&self) -> bool {
         self.opener.is_amid()
     }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! One rail: a TCP connection between one address of this side and one of the peer. It writes and reads one segment at a time,
-//! sealed if the connection is. `set` and `schedule` decide which segments it carries.
+//! One rail: a TCP connection between an address of this side and an address of the peer. The rail writes one segment
+//! at a time and reads one at a time, sealed if the connection is sealed. `set` and `schedule` decide which segments
+//! the rail carries.
 
 use crate::error::Result;
 use crate::prov::op::Iov;
@@ -14,21 +15,24 @@ use crate::sys::stream::{self, Moved};
 use crate::sys::tcp;
 use std::os::fd::{AsFd, OwnedFd};
 
-/// Room in front of a segment's bytes, for the start of a frame that the previous segment ended with.
+/// Room in front of a segment's bytes. If a segment ends in the middle of a frame's head, the reader's unread bytes move here.
 pub const HEADROOM: usize = 512;
-/// The kernel buffers 10 ms of the rail's speed in unsent bytes (1/`AHEAD_RATE` s): a sleeping thread may take that long to
-/// come back.
+/// The bound of unsent bytes in the kernel is what the rail carries in 10 ms (1/`AHEAD_RATE` s), because a sleeping
+/// thread may need that long to come back.
 const AHEAD_RATE: u64 = 100;
+/// Least bound of unsent bytes in the kernel.
 const AHEAD_LEAST: u64 = 64 << 10;
+/// Largest bound of unsent bytes in the kernel.
 const AHEAD_MOST: u64 = 2 << 20;
-/// Bytes read in one call while no segment has begun, and bytes read ahead behind the end of a segment.
+/// Most bytes that one call reads between segments.
 const REACH: usize = 4 << 10;
+/// Most bytes that one call reads ahead, behind the end of a segment.
 const AHEAD: usize = 512;
 
 /// A buffer that holds a segment's bytes behind `HEADROOM`.
 pub type Buf = Box<[u8]>;
 
-/// A buffer of the size that all of them have.
+/// Makes a `Buf`; all have the same size.
 pub fn buffer() -> Buf {
     vec![0; HEADROOM + SEGMENT].into()
 }
@@ -36,13 +40,14 @@ pub fn buffer() -> Buf {
 /// The segment that the rail is sending.
 struct OutgoingSegment {
     head: [u8; SEGMENT_HEAD],
-    /// Offset in the ring of its bytes, and their number.
+    /// Offset of the segment's data in the ring.
     at: usize,
     len: usize,
+    /// Stream position of the segment's data.
     from: u64,
-    /// Bytes of head and data that are on the wire, or in a sealed record.
+    /// Number of bytes of head and data that the socket has taken, or a sealed record.
     sent: usize,
-    /// A copy of its data, once the ring no longer holds it.
+    /// A copy of the segment's data, made before the ring's bytes were released.
     saved: Option<Box<[u8]>>,
 }
 
@@ -59,23 +64,29 @@ pub struct Rail {
     pub socket: OwnedFd,
     seal: Option<SealedOut>,
     sending: Option<OutgoingSegment>,
-    /// The socket takes no more for now; `armed`: the epoll set watches it for room.
+    /// The socket takes no more bytes for now.
     pub blocked: bool,
+    /// The epoll set watches the socket for room.
     pub armed: bool,
     /// Bound of the unsent bytes in the kernel (`TCP_NOTSENT_LOWAT`).
     ahead: u64,
 
+    /// Opens the records of a sealed connection.
     opens: Option<SealedIn>,
+    /// Bytes that were read between segments or ahead; for a sealed connection the records.
     stash: Box<[u8]>,
+    /// The bytes of `stash` that are still to be taken.
     window: Window,
+    /// The head that is being received, and how many of its bytes are here.
     head: [u8; SEGMENT_HEAD],
     have: usize,
+    /// The segment that is being received: its head, its buffer, and how many of its bytes are here.
     coming: Option<(SegmentHead, Buf, usize)>,
 
     /// The kernel's state of the connection, and when it was queried.
     pub health: Health,
     pub asked: u64,
-    /// When a segment was last begun.
+    /// The time at which a segment was last begun.
     pub spoke: u64,
 }
 
@@ -103,8 +114,8 @@ impl Rail {
         Ok(rail)
     }
 
-    /// Queries the kernel's state of the connection, and adapts the bound of unsent bytes to its speed: bytes that this socket
-    /// has buffered cannot go over another rail.
+    /// Queries the kernel's state of the connection, and adapts the bound of unsent bytes to the rail's speed. The
+    /// bound is small because bytes that this socket has buffered cannot go over another rail.
     pub fn ask(&mut self, now: u64) {
         self.asked = now;
         self.health.update(self.socket.as_fd(), now);
@@ -121,20 +132,20 @@ impl Rail {
         self.seal.is_some()
     }
 
-    /// True if a segment has begun to be sent and is not out.
+    /// True if the sending of a segment has begun and not ended.
     pub fn is_sending(&self) -> bool {
         self.sending.is_some()
     }
 
-    /// The peer has acknowledged everything before byte `taken`, and the ring may be overwritten up to there. If the segment
-    /// being sent (a second time) lies before it, its data is copied.
+    /// Called when the ring may be overwritten up to stream position `taken`, since the peer has acknowledged those
+    /// bytes. If the segment that this rail is sending (for the second time) lies before `taken`, its data is copied.
     pub fn save(&mut self, taken: u64, ring: &[u8]) {
         if let Some(s) = self.sending.as_mut().filter(|s| s.len > 0 && s.saved.is_none() && s.from + s.len as u64 <= taken) {
             s.saved = ring.get(s.at..s.at + s.len).map(Box::from);
         }
     }
 
-    /// Begins to send a segment, whose data lies in the ring at offset `at`.
+    /// Begins to send a segment. Its data lies at offset `at` of the ring.
     pub fn begin(&mut self, head: SegmentHead, at: usize, now: u64) {
         let (from, len) = if let SegmentKind::Data { from, len } = head.word { (from, len) } else { (0, 0) };
         self.sending = Some(OutgoingSegment { head: head.encode(), at, len, from, sent: 0, saved: None });
@@ -142,8 +153,8 @@ impl Rail {
         self.spoke = now;
     }
 
-    /// Sends the begun segment, as far as the socket takes it; true: all of it is out. `short`: the most bytes of one system
-    /// call (fault injection).
+    /// Sends the segment that `begin` began, as far as the socket takes it; true: the whole segment is out. `short`:
+    /// the most bytes of one system call (fault injection).
     pub fn send(&mut self, ring: &[u8], short: usize) -> Result<bool> {
         while let Some(s) = &mut self.sending {
             let all = SEGMENT_HEAD + s.len;
@@ -155,7 +166,7 @@ impl Rail {
             };
             if let Some(seal) = &mut self.seal {
                 if s.sent < all {
-                    // A segment fits into one record, and its memory is the library's own, so the copy cannot end early.
+                    // A segment fits into one record. The ring is the library's own memory, so `gather` cannot end early.
                     seal.gather(&pieces(0))?;
                     s.sent = all;
                 }
@@ -189,12 +200,12 @@ impl Rail {
         Ok(true)
     }
 
-    /// True if bytes were read ahead, which the socket does not announce again.
+    /// True if bytes wait in the stash, which the socket does not announce again.
     pub fn holds_more(&self) -> bool {
         self.window.0 < self.window.1 || self.opens.as_ref().is_some_and(|opens| opens.holds_record(&self.stash))
     }
 
-    /// Moves bytes from the stash into the segment being received; returns the segment once it is complete.
+    /// Moves bytes from the stash into the segment that is being received; returns the segment once it is complete.
     fn take(&mut self, fresh: &mut impl FnMut() -> Buf) -> Result<Option<Received>> {
         while self.window.0 < self.window.1 {
             let bytes = self.stash.get(self.window.0..self.window.1).unwrap_or(&[]);
@@ -226,7 +237,7 @@ impl Rail {
         Ok(None)
     }
 
-    /// The segment being received, if it is complete.
+    /// Takes the segment that is being received, if it is complete.
     fn whole(&mut self) -> Option<Received> {
         let (head, buf, filled) = self.coming.take()?;
         if matches!(head.word, SegmentKind::Data { len, .. } if filled < len) {
@@ -236,7 +247,7 @@ impl Rail {
         Some(Received::Segment(head, Some(buf)))
     }
 
-    /// Reads until a segment is complete, or the socket has no more.
+    /// Reads until a segment is complete, or the socket has no more bytes.
     pub fn receive(&mut self, short: usize, fresh: &mut impl FnMut() -> Buf) -> Result<Received> {
         loop {
             if let Some(got) = self.take(fresh)? {

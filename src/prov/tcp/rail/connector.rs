@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Makes the rails of a connection and brings lost ones back: pairs the addresses of both sides, dials or accepts each rail,
-//! and repeats with growing pauses. The side that dialed the connection dials its rails; the other side listens.
+//! Makes the rails of a connection and brings lost rails back: pairs the addresses of both sides, dials or accepts each
+//! rail, and repeats failed attempts with growing pauses. The side that dialed the connection dials its rails; the
+//! other side listens.
 
 use super::set::{RailEvent, Rails};
 use super::transport::SharedRails;
@@ -23,17 +24,19 @@ use std::sync::Arc;
 
 /// Least time between two turns of `look`.
 const LOOK_NS: u64 = 1_000_000;
-/// The first pause before a lost rail is dialed again, and the longest.
+/// The first pause before a lost rail is dialed again.
 const PAUSE_NS: u64 = 100_000_000;
+/// The longest pause before a lost rail is dialed again.
 const PAUSE_MOST_NS: u64 = 1_000_000_000;
 /// A rail that was up for this long is dialed again without a pause.
 const LASTING_NS: u64 = 5_000_000_000;
-/// A rail that comes again sooner after it came up is rejected.
+/// The listener rejects a new connection of a rail within this time of the one before.
 const TOO_SOON_NS: u64 = 50_000_000;
-/// A loss is reported after this time only, because the whole connection may be ending.
+/// A rail's loss is reported to the program only after this time, because the whole connection may be ending.
 const TELL_NS: u64 = 50_000_000;
 
-/// The addresses that a comma-separated list of addresses and interfaces of this host names, in its order.
+/// The addresses of this host that `words` names: a comma-separated list of addresses and interfaces. The order is that
+/// of the list.
 pub fn own(words: &str) -> Result<RailList> {
     let mut found = Vec::new();
     for word in words.split(',').map(str::trim).filter(|word| !word.is_empty()) {
@@ -49,12 +52,12 @@ pub fn own(words: &str) -> Result<RailList> {
     RailList::of(&found)
 }
 
-/// The rails of an endpoint that has no option of its own: `GDRFAB_TCP_RAILS`.
+/// The rails of an endpoint without `GDRFAB_OPT_RAILS`: those of `GDRFAB_TCP_RAILS`.
 pub fn usual() -> Result<RailList> {
     own(&config::get().tcp.rails).map_err(|e| e.context("GDRFAB_TCP_RAILS"))
 }
 
-/// The addresses for INTRO; none if this side wants no rails.
+/// This side's addresses for INTRO; none if this side wants no rails.
 pub fn wanted(options: &Options) -> Vec<SocketAddr> {
     let own = options.rails.map_or_else(usual, Ok).unwrap_or_else(|e| {
         crate::log!(Warn, "no rails: {e}");
@@ -68,17 +71,20 @@ struct RailDial {
     from: IpAddr,
     to: SocketAddr,
     dial: Option<Box<Dial>>,
-    /// Generation of the last attempt. Each attempt has its own, because the peer may have accepted one whose answer was lost.
+    /// Generation of the last attempt. Each attempt has its own generation, because the peer may have accepted an
+    /// attempt whose ANSWER was lost.
     generation: u32,
-    /// When to give the attempt up, or begin the next one; and the pause after that.
+    /// With `dial`: the time at which the attempt is given up. Without: the time at which the next attempt begins.
     until: u64,
+    /// The pause after the next failure.
     pause: u64,
 }
 
 /// The side of the connection: the dialer dials rails, the listener accepts them.
 enum Role {
-    /// The dialer's rails by number, and the token that the peer's listeners want to see.
+    /// The dialer's rails, indexed by number, and the token that the listener demands.
     Dials(Vec<RailDial>, u64),
+    /// The listening sockets, one for each rail.
     Listens(Vec<HandshakeAcceptor>),
 }
 
@@ -89,7 +95,7 @@ pub struct RailConnector {
     looked: u64,
 }
 
-/// Time limit of an attempt.
+/// Time limit of one attempt to dial a rail.
 fn patience_ms() -> u32 {
     config::get().tcp.rail_timeout_ms.max(500)
 }
@@ -103,7 +109,7 @@ fn likeness(a: IpAddr, b: IpAddr) -> Option<u32> {
     }
 }
 
-/// Pairs each of our addresses with the most similar one of the peer's that is left.
+/// Pairs each of this side's addresses with the most similar of the peer's addresses that are left.
 fn pairs(own: &[IpAddr], peer: &[SocketAddr]) -> Vec<(IpAddr, SocketAddr)> {
     let mut left = peer.to_vec();
     let mut found = Vec::new();
@@ -116,7 +122,7 @@ fn pairs(own: &[IpAddr], peer: &[SocketAddr]) -> Vec<(IpAddr, SocketAddr)> {
     found
 }
 
-/// If both sides want rails: the listening sockets of this side, and their addresses and token for ANSWER.
+/// If both sides want rails: this side's listening sockets, and for ANSWER their addresses and token.
 pub fn acceptors(request: &Request, options: &Options) -> Option<(Vec<HandshakeAcceptor>, Vec<SocketAddr>, u64)> {
     let own = wanted(options);
     let first = request.called_at().filter(|_| !own.is_empty() && !request.terms().rails.is_empty())?;
@@ -132,12 +138,12 @@ pub fn acceptors(request: &Request, options: &Options) -> Option<(Vec<HandshakeA
         }
     }
     let at: Vec<SocketAddr> = acceptors.iter().map(HandshakeAcceptor::local).collect();
-    // The dialer takes the first address for that of the first rail: without it the numbers would not match.
+    // The dialer takes the first address as that of rail 0. If rail 0 has no listening socket, all numbers would be wrong.
     at.first().is_some_and(|at| at.ip() == first.ip()).then_some((acceptors, at, token))
 }
 
 impl RailConnector {
-    /// For the side that accepted the connection.
+    /// The connector of the side that accepted the connection.
     pub fn listener(rails: SharedRails, acceptors: Vec<HandshakeAcceptor>) -> RailConnector {
         for acceptor in &acceptors {
             if let Err(e) = acceptor.watch(rails.lock().set()) {
@@ -147,7 +153,7 @@ impl RailConnector {
         RailConnector { rails, role: Role::Listens(acceptors), looked: 0 }
     }
 
-    /// For the side that dialed the connection. Its first rail goes from `own` to `peer`.
+    /// The connector of the side that dialed the connection. Rail 0 goes from `own` to `peer`.
     pub fn dialer(rails: SharedRails, terms: &Terms, own: IpAddr, peer: IpAddr, options: &Options) -> RailConnector {
         let attempt = |(from, to)| RailDial { from, to, dial: None, generation: 1, until: 0, pause: PAUSE_NS };
         let first = terms.rails.first().copied().unwrap_or(SocketAddr::new(peer, 0));
@@ -157,8 +163,8 @@ impl RailConnector {
         RailConnector { rails, role: Role::Dials(attempts, terms.rail_token), looked: 0 }
     }
 
-    /// Advances attempts and finds silent rails. Returns events for the program once they are old enough (`TELL_NS`) and the
-    /// event queue has room.
+    /// Advances attempts and finds rails that the peer no longer answers on. Returns the events that are older than
+    /// `TELL_NS`, for the program. `room`: its event queue has room; otherwise no event is returned yet.
     pub fn look(&mut self, key: Option<&Key>, short: usize, now: u64, room: bool) -> Vec<RailEvent> {
         if now.wrapping_sub(self.looked) < LOOK_NS && !self.rails.lock().is_undecided() {
             return Vec::new();
@@ -223,7 +229,7 @@ impl RailDial {
             (rails.slots.get(number).filter(|b| b.up.is_some()).map(|b| b.since), rails.is_undecided())
         };
         if undecided {
-            // The last rail is lost, and this one may save the connection: no long pauses.
+            // The last rail that was up is lost, and this rail may save the connection, so it is dialed without long pauses.
             (self.pause, self.until) = (PAUSE_NS, if self.dial.is_some() { self.until } else { self.until.min(now + PAUSE_NS) });
         }
         if let Some(since) = since {
@@ -268,7 +274,7 @@ impl RailDial {
         }
     }
 
-    /// The attempt failed: a longer pause before the next.
+    /// After a failed attempt: sets the pause before the next attempt, and doubles the pause after that, up to `PAUSE_MOST_NS`.
     fn again(&mut self, why: &Error, now: u64) {
         crate::log!(Debug, "a rail from {} to {}: {why}", self.from, self.to);
         self.dial = None;
@@ -283,12 +289,12 @@ fn prepare(link: &Link) {
     }
 }
 
-/// The rails of a new connection; `Rails::attach` adds the first.
+/// The rails of a new connection, none of them up; `Rails::attach` adds rail 0.
 pub fn begin() -> Result<SharedRails> {
     Ok(Arc::new(Mutex::new(Rails::new()?)))
 }
 
-/// Accepts one of `most` rails from the peer. A request that is dropped is rejected.
+/// Accepts a rail from the peer; `most`: the number of rails. An error drops the request, which rejects it.
 fn admit(request: Request, rails: &Mutex<Rails>, most: usize, now: u64) -> Result<()> {
     let Some((number, generation)) = request.terms().data.split_first_chunk::<1>().filter(|(_, rest)| rest.len() == 4) else {
         return Err(Error::fixed(errno::EPROTO, "it does not say which it is"));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Puts segments from several rails back into the order of the stream, each byte once. The number of early segments, their
-//! distance in the stream, and so the memory that a hostile peer can occupy, are bounded.
+//! Puts segments from several rails back into the order of the stream, and delivers each byte once. The number of early
+//! segments and their distance in the stream are bounded, and so is the memory that a hostile peer can occupy.
 
 use super::connection::{Buf, HEADROOM, buffer};
 use crate::error::Result;
@@ -9,11 +9,11 @@ use crate::prov::tcp::wire::frame::protocol_error;
 use crate::prov::tcp::wire::segment::{SEGMENT, SEGMENTS, WINDOW};
 use std::collections::VecDeque;
 
-/// Free buffers that are kept for the next segments.
+/// Most free buffers that are kept for the next segments.
 const SPARE: usize = 64;
 
-/// A segment that arrived before its predecessors. Its bytes stand behind `HEADROOM`; those of a much shorter segment are
-/// copied into a box of their own size.
+/// A segment that arrived before its predecessors. A long segment's bytes stand behind `HEADROOM`; a segment of less
+/// than three quarters of `SEGMENT` is copied into a box of its own length, without `HEADROOM`.
 struct EarlySegment {
     from: u64,
     len: usize,
@@ -22,9 +22,9 @@ struct EarlySegment {
 
 #[derive(Default)]
 pub struct Reorder {
-    /// Number of the byte that is delivered next.
+    /// Stream position of the byte that is delivered next.
     pub expected: u64,
-    /// The segment that begins with byte `expected`.
+    /// The segment that begins at position `expected`, and its length.
     ready: Option<(Buf, usize)>,
     /// Later segments, in the order of the stream and without overlap.
     early: VecDeque<EarlySegment>,
@@ -42,12 +42,13 @@ impl Reorder {
         }
     }
 
-    /// True if the next bytes are here.
+    /// True if the segment that is next in the stream has arrived.
     pub fn is_ready(&self) -> bool {
         self.ready.is_some() || self.early.front().is_some_and(|h| h.from == self.expected)
     }
 
-    /// Takes a segment, whose bytes stand behind `HEADROOM`. False: it arrived before; its sender did not know that yet.
+    /// Takes a segment, whose bytes stand behind `HEADROOM`. False: the segment has arrived before; its sender did not
+    /// know that yet.
     pub fn take(&mut self, from: u64, len: usize, bytes: Buf) -> Result<bool> {
         let end = from + len as u64;
         let next = self.expected + self.ready.as_ref().map_or(0, |(_, len)| *len as u64);
@@ -75,8 +76,8 @@ impl Reorder {
         Ok(true)
     }
 
-    /// Exchanges the reader's buffer for the next segment's, in front of which the reader's unread bytes are copied. False: the
-    /// next segment is not here.
+    /// Exchanges the reader's buffer for that of the next segment, and copies the reader's unread bytes in front of the
+    /// segment. False: the next segment has not arrived.
     pub fn deliver(&mut self, buf: &mut Buf, window: &mut Window) -> bool {
         if !self.is_ready() {
             return false;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Sending over several rails: the ring of unacknowledged bytes, the choice of the rail for each segment, and the segments that
-//! a fast rail sends again in place of a slow one.
+//! Sending over several rails: the ring of unacknowledged bytes, the choice of the rail for each segment, and segments
+//! that a fast rail sends again because a slow rail holds them up.
 
 use super::connection::Rail;
 use super::set::{NO_RAIL, RailSlot, Rails, SentSegment};
@@ -15,16 +15,18 @@ use std::os::fd::AsFd;
 
 /// Least time between two queries of a rail's state in the kernel.
 const ASK_NS: u64 = 2_000_000;
-/// Fault injection loses a rail only while another has been up for this long.
+/// Fault injection loses a rail only while another rail has been up for this long.
 const LASTS_NS: u64 = 200_000_000;
 /// Number of the oldest unacknowledged segments that `find_late` examines.
 const LATE_MOST: usize = 256;
 
 impl Rails {
+    /// Offset in the ring of the byte at stream position `from`.
     pub fn ring_offset(&self, from: u64) -> usize {
         ((from - self.origin) % WINDOW) as usize
     }
 
+    /// Stream position of the oldest byte that the ring still needs.
     pub fn oldest(&self) -> u64 {
         self.unacked.front().map_or(self.next, |k| k.from)
     }
@@ -46,7 +48,7 @@ impl Rails {
         }
     }
 
-    /// Copies the first of `bytes` into a new segment; returns how many.
+    /// Copies the first of `bytes` into a new segment, and returns the number of copied bytes.
     pub fn put(&mut self, bytes: &[u8]) -> usize {
         let n = bytes.len().min(self.room());
         let at = self.ring_offset(self.next);
@@ -55,7 +57,7 @@ impl Rails {
         n
     }
 
-    /// As `put`, from up to `room` bytes of pieces of memory, which may have been unmapped.
+    /// As `put`, from pieces of together at most `room` bytes, whose memory may have been unmapped.
     pub fn gather(&mut self, pieces: &[Iov]) -> Result<Moved> {
         let moved = self.ring.gather(self.ring_offset(self.next), pieces)?;
         if let Moved::Bytes(n) = moved {
@@ -64,7 +66,7 @@ impl Rails {
         Ok(moved)
     }
 
-    /// True if nothing waits here to be sent.
+    /// True if this layer has nothing to send.
     pub fn is_out(&self) -> bool {
         self.unassigned.is_empty()
             && !self.ack_due
@@ -77,7 +79,7 @@ impl Rails {
         self.acked == self.next
     }
 
-    /// True if the peer has acknowledged everything, or its kernel has received it.
+    /// True if the peer, or at least its kernel, has received everything. Reads from the rails first.
     pub fn is_settled(&mut self) -> bool {
         self.begin_turn();
         if self.fill(usize::MAX).is_err() || self.all_taken() {
@@ -90,12 +92,13 @@ impl Rails {
         })
     }
 
-    /// A new turn: each rail may have room again.
+    /// Begins a turn: each rail may have room again.
     pub fn begin_turn(&mut self) {
         self.slots.iter_mut().flat_map(|b| &mut b.up).for_each(|rail| rail.blocked = false);
     }
 
-    /// Picks the rail for the next segment: the first with room, unless the fastest rail would finish the whole backlog sooner.
+    /// Picks the rail for the next segment: the first rail with room over which the segment arrives before the fastest
+    /// rail could have sent the whole backlog; else the fastest.
     fn choose(&mut self, now: u64) -> Option<usize> {
         let waits: u64 = self.backlog + self.next - self.unassigned.front().copied().unwrap_or(self.next);
         let free = |rail: &Rail| !rail.blocked && !rail.is_sending();
@@ -107,13 +110,13 @@ impl Rails {
         (first..self.slots.len()).find(|i| {
             let Some(rail) = self.slots.get(*i).and_then(|b| b.up.as_ref()).filter(|r| free(r)) else { return false };
             let late = rail.health.delay_ns(SEGMENT as u64);
-            // Segments sent meanwhile over other rails must not fill the window while they wait for this one.
+            // The second bound: while a segment is on its way over a slow rail, segments of other rails must not fill the window.
             *i == fastest.0 || late <= fastest.1.delay_ns(waits).min(fastest.1.delay_ns(WINDOW / 2))
         })
     }
 
-    /// Queries the kernel for the rails' speeds, if the last query is old enough. Returns the fastest rail, if two speeds are
-    /// known.
+    /// Queries the kernel for the rails' speeds, where the last query is older than `ASK_NS`. Returns the fastest rail,
+    /// if the speeds of at least two rails are known.
     fn ask(&mut self, now: u64) -> Option<(usize, Health)> {
         let mut fastest: Option<(usize, Health)> = None;
         let mut known = 0;
@@ -129,7 +132,7 @@ impl Rails {
         fastest.filter(|_| known > 1)
     }
 
-    /// Sends segments as far as the rails have room; true: there is room for more.
+    /// Sends segments as far as the rails have room; true: a further segment could be put and sent.
     pub fn push(&mut self, short: usize) -> Result<bool> {
         let mut now = 0;
         for i in 0..self.slots.len() {
@@ -178,8 +181,8 @@ impl Rails {
         Ok(self.unassigned.is_empty() && free && self.room() > 0)
     }
 
-    /// Fault injection (`GDRFAB_FAULT`): loses a rail that has carried its number of segments, if another rail is up for long
-    /// enough for the peer to know it.
+    /// Fault injection (`GDRFAB_FAULT`): loses a rail that has carried the given number of segments, if another rail
+    /// has been up long enough for the peer to know that rail.
     fn inject_loss(&mut self, i: usize, now: u64) {
         let Some(slot) = self.slots.get_mut(i) else { return };
         slot.begun += 1;
@@ -200,6 +203,7 @@ impl Rails {
         }
     }
 
+    /// Begins to send a segment over rail `i`. The segment's head carries the current acknowledgement.
     pub fn begin(&mut self, i: usize, word: SegmentKind, at: usize, now: u64) {
         let head = SegmentHead { word, taken: self.incoming.expected };
         (self.ack_sent, self.segments_since_ack, self.ack_due) = (self.incoming.expected, 0, false);
@@ -213,6 +217,7 @@ impl Rails {
         }
     }
 
+    /// Sends the segment that rail `i` has begun, as far as the socket has room.
     pub fn step(&mut self, i: usize, short: usize) {
         let Some(rail) = self.slots.get_mut(i).and_then(|b| b.up.as_mut()) else { return };
         match rail.send(self.ring.bytes(), short) {
@@ -222,7 +227,7 @@ impl Rails {
         }
     }
 
-    /// Frees the segments that the peer has acknowledged.
+    /// Frees the ring's bytes that the peer has acknowledged, and forgets their segments.
     pub fn release(&mut self) {
         while self.unacked.front().is_some_and(|k| k.from + k.len as u64 <= self.acked) {
             self.unacked.pop_front();
@@ -239,8 +244,8 @@ impl Rails {
         }
     }
 
-    /// If the fastest rail is idle: finds the oldest segment that a slow rail holds up. Returns (index in `unacked`, fastest
-    /// rail).
+    /// If the fastest rail is idle, finds the oldest segment that a slow rail holds up. Returns the segment's index in
+    /// `unacked` and the number of the fastest rail.
     fn find_late(&mut self, now: u64) -> Option<(usize, usize)> {
         if self.unacked.is_empty() || self.count_up() < 2 || (self.backlog > 0 && self.room() > 0) {
             return None;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! All rails of one connection, seen as one stream. The sender cuts the stream into numbered segments and keeps each until the
-//! peer has acknowledged it. Any rail with room carries the next segment; if a rail is lost, its unacknowledged segments are sent
-//! again over another. The receiver puts segments into order by their numbers and takes each byte once, so the frames above are the
-//! same with one rail or several.
+//! All rails of one connection, seen as one stream. The sender cuts the stream into numbered segments and keeps each
+//! segment until the peer has acknowledged it. Any rail with room carries the next segment. If a rail is lost, its
+//! unacknowledged segments are sent again over another rail. The receiver puts segments into order by their positions
+//! and takes each byte once, so the frames above are the same with one rail or several.
 //!
 //! This file holds the state, receiving, and the loss of rails; sending is in `schedule`, reordering in `reorder`.
 
@@ -23,12 +23,13 @@ use std::fmt::Write;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, OwnedFd};
 
-/// Received bytes and segments after which an acknowledgement is sent at once.
+/// Number of received bytes after which an acknowledgement is sent at once.
 const ACK_BYTES: u64 = 512 << 10;
+/// Number of received segments after which an acknowledgement is sent at once.
 const ACK_SEGMENTS: u32 = 256;
 /// Segments that are read from one rail before the next rail is read.
 const TURN: usize = 8;
-/// Rails lost within this time of one another count as lost by one cause.
+/// Rails that are lost within this time of one another are taken for losses with one cause.
 const AT_ONCE_NS: u64 = 50_000_000;
 /// Bound of `Rails::events`. When it is full, a rail's next event and its previous one cancel each other: neither is reported.
 const EVENTS_MAX: usize = 64;
@@ -40,7 +41,7 @@ pub struct SentSegment {
     pub from: u64,
     pub len: usize,
     pub on: u8,
-    /// It was also sent over a faster rail, which may deliver it sooner.
+    /// The segment was also sent over a faster rail, which may deliver it sooner.
     pub again: bool,
 }
 
@@ -50,21 +51,25 @@ pub struct RailSlot {
     pub up: Option<Rail>,
     /// Addresses of this side and of the peer; `None` until the rail first came up.
     pub ends: Option<(IpAddr, IpAddr)>,
-    /// Number of times that the rail came up, and the time of the last.
+    /// Generation of the rail's last connection; 0: the rail has never been up.
     pub generation: u32,
+    /// The time at which the rail last came up.
     pub since: u64,
     /// Bytes of segments sent and received over the rail.
     pub carried: (u64, u64),
+    /// Number of times that the rail was lost.
     pub losses: u64,
+    /// The time at which this side last found the rail lost.
     pub lost_at: u64,
-    /// Segments begun since the rail came up.
+    /// Number of segments whose sending began since the rail last came up.
     pub begun: u64,
 }
 
-/// A rail was lost or came back.
+/// The event of a rail that was lost or came back.
 pub struct RailEvent {
     pub rail: usize,
     pub words: String,
+    /// `EPERM`, if the rail is up; its event reports no error.
     pub errno: i32,
     pub is_up: bool,
     pub at: u64,
@@ -75,27 +80,30 @@ pub struct Rails {
     /// The epoll set of the rails' sockets.
     pub set: Poller,
     pub slots: Vec<RailSlot>,
-    /// Unacknowledged bytes: byte n of the stream lies at n minus `origin`, modulo the ring's length.
+    /// The ring of unacknowledged bytes. The byte at stream position n lies at offset (n - `origin`) modulo the ring's length.
     pub ring: GatherBuffer,
     pub origin: u64,
-    /// Stream position of the next byte to be put, and of the first unacknowledged one.
+    /// Stream position of the next byte to be put into the ring.
     pub next: u64,
+    /// Stream position up to which the peer has acknowledged everything.
     pub acked: u64,
-    /// The end of the last segment whose sending has begun. An acknowledgement beyond it is a protocol error.
+    /// Stream position of the end of the last segment whose sending has begun. An acknowledgement beyond it is a protocol error.
     pub begun: u64,
     pub unacked: VecDeque<SentSegment>,
-    /// First bytes of the segments that no rail carries, in order.
+    /// Stream positions of the segments that no rail carries, in order.
     pub unassigned: VecDeque<u64>,
     /// Numbers and generations of lost rails that the peer is still to be told of.
     pub lost_reports: VecDeque<(usize, u32)>,
-    /// Bytes that wait above for room in the ring, as far as they are known.
+    /// Number of bytes that wait in the layer above for room in the ring, as far as this layer has been told.
     pub backlog: u64,
 
-    /// The receiving side: segments that are in order, and those that wait for others.
+    /// The receiving side: the segment that is next in the stream, and segments that arrived before their predecessors.
     pub incoming: Reorder,
-    /// The acknowledgement that was sent last.
+    /// Stream position that the last acknowledgement named.
     pub ack_sent: u64,
+    /// Number of segments that were delivered since the last acknowledgement.
     pub segments_since_ack: u32,
+    /// An acknowledgement is to be sent, even without data.
     pub ack_due: bool,
     /// The rail over which something arrived last.
     pub last: usize,
@@ -105,11 +113,12 @@ pub struct Rails {
     /// A thread sleeps until a rail has something.
     pub asleep: bool,
     pub events: Vec<RailEvent>,
-    /// A violation of the protocol by the peer; or the reason for which the last rail was lost.
+    /// A violation of the protocol by the peer, or the reason for which the last rail was lost.
     pub gone: Option<Error>,
+    /// The time at which the last rail was lost.
     lost_at: u64,
-    /// Before the last rail was lost, another had been down for longer. That one was being dialed already, so the peer may have
-    /// it up.
+    /// When the last rail was lost, another rail had already been down for more than `AT_ONCE_NS`. The dialer was
+    /// dialing that rail again, so it may be up at the peer already.
     is_repaired: bool,
     /// No rail will replace the last one: the connection is over.
     pub is_over: bool,
@@ -160,8 +169,8 @@ impl Rails {
         &self.set
     }
 
-    /// The rail with this number is up, for the first time or again. Segments that its previous connection carried are sent
-    /// again.
+    /// Brings the rail with this number up, for the first time or again. Segments that the rail's previous connection
+    /// carried are sent again.
     pub fn attach(&mut self, number: usize, generation: u32, link: Link) -> Result<()> {
         if self.is_over {
             return Err(Error::fixed(errno::ESHUTDOWN, "the connection is over"));
@@ -240,7 +249,7 @@ impl Rails {
         self.slots.iter().map(|b| b.losses).sum()
     }
 
-    /// Removes a rail's connection and queues its unacknowledged segments for other rails. False: it was down already.
+    /// Removes a rail's connection, and queues its unacknowledged segments for other rails. False: the rail was down already.
     fn drop_rail(&mut self, number: usize) -> bool {
         let Some(rail) = self.slots.get_mut(number).and_then(|b| b.up.take()) else { return false };
         self.set.remove(rail.socket.as_fd());
@@ -258,7 +267,7 @@ impl Rails {
         true
     }
 
-    /// A rail is lost. The peer is told over another rail, so that it does not wait for this one either.
+    /// Gives a rail up. The peer is told of the loss over another rail, so that the peer does not wait for the lost rail either.
     pub fn lose(&mut self, number: usize, why: &Error) {
         if !self.drop_rail(number) {
             return;
@@ -273,35 +282,35 @@ impl Rails {
         if self.count_up() == 0 {
             self.gone.get_or_insert(lost(&format!("the last of its rails is lost: {}", why.words)));
             self.lost_at = time::now_ns();
-            // If another rail was lost much earlier, the peer itself did not die: its rails would have gone together.
+            // If another rail was lost much earlier, the peer's host did not die: all rails would have been lost together.
             let (now, known) = (self.lost_at, |b: &&RailSlot| b.generation > 0);
             self.is_repaired = self.slots.iter().filter(known).any(|b| now.saturating_sub(b.lost_at) > AT_ONCE_NS);
         }
     }
 
-    /// True if the last rail is lost and it is still open whether another one replaces it.
+    /// True if the last rail is lost, and it is not known yet whether another rail replaces it.
     pub fn is_undecided(&self) -> bool {
         self.gone.is_some() && self.count_up() == 0 && !self.is_over
     }
 
-    /// Decides the question of `is_undecided`. `comes`: a rail is being set up. A rail that was being dialed before the loss
-    /// may be up at the peer alone, so it is waited for, for `most_ms` at most.
+    /// Decides the question of `is_undecided`. `comes`: a rail is being set up. A rail that was being dialed before the
+    /// loss may be up at the peer alone; this side waits for such a rail, but at most `most_ms`.
     pub fn decide(&mut self, comes: bool, now: u64, most_ms: u32) {
         let late = now.saturating_sub(self.lost_at) > u64::from(most_ms) * 1_000_000;
         self.is_over |= self.is_undecided() && (late || !(comes || self.is_repaired));
     }
 
-    /// The peer refuses connections: it has no rail up and will accept none.
+    /// The peer refuses connections, so it has no rail up and will accept none: nothing is left to wait for.
     pub fn give_up(&mut self) {
         self.is_repaired = false;
     }
 
-    /// Why the connection is over, if it is.
+    /// The reason for which the connection is over, if it is.
     pub fn end(&self) -> Option<Error> {
         self.gone.clone().filter(|_| self.is_over)
     }
 
-    /// Puts the next segment into the reader's buffer, if it is here.
+    /// Puts the next segment into the reader's buffer, if the segment has arrived.
     fn deliver(&mut self, buf: &mut Buf, window: &mut Window) -> bool {
         if !self.incoming.deliver(buf, window) {
             return false;
@@ -311,8 +320,9 @@ impl Rails {
         true
     }
 
-    /// Puts the next segment into the reader's buffer, reading from the rails if necessary. If segments arrived but not the
-    /// next one, `buf` and `window` are returned unchanged as `Moved::Bytes`, so that the caller's bounded turn goes on.
+    /// Puts the next segment into the reader's buffer, after reading from the rails if necessary. If only later
+    /// segments arrived, `buf` and `window` stay as they are and the result is `Moved::Bytes` nevertheless, so that the
+    /// caller's bounded turn goes on.
     pub fn read(&mut self, buf: &mut Buf, window: &mut Window, short: usize) -> Result<Moved> {
         if window.1 - window.0 > HEADROOM {
             return Ok(Moved::Blocked);
@@ -323,7 +333,8 @@ impl Rails {
         self.end().map_or(Ok(Moved::Blocked), Err)
     }
 
-    /// Reads segments from the rails; true: at least one arrived. After a violation of the protocol every call returns the same
+    /// Reads segments from the rails; true: at least one arrived. After a violation of the protocol every call returns
+    /// the error of that
     /// error.
     pub fn fill(&mut self, short: usize) -> Result<bool> {
         if let Some(violation) = self.gone.as_ref().filter(|why| why.code == Code::PeerBroke) {
@@ -380,18 +391,19 @@ impl Rails {
         if let Some(slot) = self.slots.get_mut(number) {
             slot.carried.1 += len as u64;
         }
-        // A segment that arrived twice: the acknowledgement of the first copy was lost, or has not arrived, so it is sent again.
+        // The segment arrived before: the acknowledgement of the first copy was lost or is late, so another one is sent.
         self.ack_due |= !self.incoming.take(from, len, bytes)?;
         Ok(())
     }
 
-    /// True if a complete segment, or bytes read ahead, wait here. No socket announces them.
+    /// True if a complete segment, or bytes that were read ahead, wait here. No socket announces such bytes.
     pub fn holds_more(&self) -> bool {
         self.incoming.is_ready() || self.slots.iter().flat_map(|b| &b.up).any(Rail::holds_more)
     }
 
-    /// Loses rails on which data is unacknowledged for too long, and sends an empty segment on rails that were silent for
-    /// `silence_ms`. The only rail left has the connection's own limit, `last_ms`; 0: no limit.
+    /// Gives up rails on which data has been unacknowledged for `silence_ms`, and sends an empty segment on rails over
+    /// which this side has sent nothing for `silence_ms`. For the only rail that is left, the connection's own limit
+    /// counts, `last_ms`; 0: no limit.
     pub fn look_after(&mut self, now: u64, silence_ms: u32, last_ms: u32) {
         let silence_ns = u64::from(silence_ms) * 1_000_000;
         for i in 0..self.slots.len() {
@@ -409,13 +421,13 @@ impl Rails {
         }
     }
 
-    /// A thread begins or ends its sleep on the rails.
+    /// Notes that a thread begins or ends its sleep on the rails.
     pub fn sleep(&mut self, asleep: bool) {
         self.asleep = asleep;
         self.arm();
     }
 
-    /// While a thread sleeps, blocked rails are also watched for room.
+    /// While a thread sleeps, the epoll set also watches blocked rails for room.
     pub fn arm(&mut self) {
         for rail in self.slots.iter_mut().flat_map(|b| &mut b.up).filter(|rail| self.asleep && rail.blocked != rail.armed) {
             match self.set.watch(rail.socket.as_fd(), rail.blocked) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The layer between the stream of frames and the network, where that is not one plain socket: a sealed socket, or several
-//! rails (each sealed, if the connection is). Both copy the bytes that they take.
+//! The layer between the stream of frames and the network, for a connection that is not one plain socket: a sealed
+//! socket, or several rails (each of them sealed, if the connection is sealed). Both copy the bytes that they take.
 
 use super::set::Rails;
 use crate::error::Result;
@@ -12,8 +12,8 @@ use parking_lot::Mutex;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
-/// The rails, shared by the connection's sending and receiving end. The endpoint's lock is held around every use, so this lock
-/// is never contended.
+/// The rails, shared by the connection's sending and receiving end. Every user holds the endpoint's lock, so nobody
+/// ever waits for this lock.
 pub type SharedRails = Arc<Mutex<Rails>>;
 
 /// The sending end.
@@ -23,6 +23,7 @@ pub enum WriteTransport {
 }
 
 impl WriteTransport {
+    /// True if all bytes that were taken have been sent.
     #[inline]
     pub fn is_out(&self) -> bool {
         match self {
@@ -31,7 +32,7 @@ impl WriteTransport {
         }
     }
 
-    /// Sends the bytes that were taken; true: there is room for more. `backlog`: the number of bytes that wait for room.
+    /// Sends the bytes that were taken; true: more can be taken. `backlog`: the number of bytes that wait in the layer above.
     #[inline]
     pub fn push(&mut self, fd: BorrowedFd<'_>, short: usize, backlog: impl FnOnce() -> u64) -> Result<bool> {
         match self {
@@ -53,7 +54,7 @@ impl WriteTransport {
         }
     }
 
-    /// Takes the first of these bytes; returns how many. Call it only when there is room.
+    /// Takes the first of `bytes` and returns their number. May be called only when there is room.
     #[inline]
     pub fn put(&mut self, bytes: &[u8]) -> Result<usize> {
         match self {
@@ -62,7 +63,7 @@ impl WriteTransport {
         }
     }
 
-    /// As `put`, from pieces of up to `room` bytes, whose pages may have been unmapped.
+    /// As `put`, from pieces of together at most `room` bytes, whose pages may have been unmapped.
     pub fn gather(&mut self, pieces: &[Iov]) -> Result<Moved> {
         match self {
             WriteTransport::Sealed(seal) => seal.gather(pieces),
@@ -78,7 +79,7 @@ pub enum ReadTransport {
 }
 
 impl ReadTransport {
-    /// Reads more of the stream into the reader's buffer. The second value: there may be more.
+    /// Reads more of the stream into the reader's buffer. The second value is true if another read may bring more.
     #[inline]
     pub fn read(&mut self, fd: BorrowedFd<'_>, buf: &mut Box<[u8]>, window: &mut Window, short: usize) -> Result<(Moved, bool)> {
         match self {
@@ -90,7 +91,7 @@ impl ReadTransport {
         }
     }
 
-    /// A new turn, in which sockets may have become readable.
+    /// Begins a turn, in which sockets may have become readable.
     #[inline]
     pub fn begin_turn(&mut self) {
         match self {
@@ -99,7 +100,7 @@ impl ReadTransport {
         }
     }
 
-    /// True if received bytes wait here that no socket announces.
+    /// True if received bytes wait in this layer. No socket announces such bytes.
     pub fn holds_more(&self, buf: &[u8]) -> bool {
         match self {
             ReadTransport::Sealed(seal) => seal.holds_record(buf),

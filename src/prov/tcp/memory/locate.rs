@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Finds out what memory a registration names: host memory, a file to map, or allocations of a device.
+//! Finds out which memory a registration names: host memory, a file to map, or allocations of a device.
 
 use super::mr::{Located, Piece};
 use crate::error::{Error, Result, errno};
@@ -10,6 +10,7 @@ use crate::mr::region::{Location, Pieces};
 use crate::mr::{Attr, Iov, Source, location};
 use crate::sys::mem;
 
+/// Finds the memory of the registration `attr`. `memory`: the domain's own allocations.
 pub fn locate(attr: &Attr<'_>, memory: &Allocations) -> Result<Located> {
     let iovs = match attr.source {
         Source::File { fd, offset, len, base_addr } => {
@@ -48,7 +49,7 @@ fn device(iovs: &[Iov], (base, len): (u64, u64), site: Site) -> Result<Located> 
         let piece = Piece::within(iov, start, of, Iov::EMPTY);
         pieces.push(Piece { at: piece.iov, ..piece });
     })?;
-    // Host memory that the device's driver allocated: CPU and kernel reach it.
+    // Pinned memory is host memory that the device's driver allocated: the CPU and the kernel reach it.
     let site = if kind == Kind::Pinned { Site::HOST } else { site };
     if site.is_host() {
         pieces.iter_mut().for_each(|p| p.id = 0);

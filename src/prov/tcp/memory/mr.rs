@@ -18,12 +18,12 @@ use std::sync::Arc;
 
 pub const MAX_REGIONS: usize = OWN_REGIONS;
 
-/// `Some(true)`: the key names device memory. `None`: the key was chosen by its owner and does not say.
+/// True if the key names device memory. `None`: the region's owner chose the key, which therefore does not tell.
 pub fn names_device(key: u64) -> Option<bool> {
     (key & CHOSEN_KEY != 0).then_some(key & DEVICE_KEY != 0)
 }
 
-/// A piece of memory, with the address at which this process reaches it.
+/// A piece of a region's memory, with the address at which this process reaches the piece.
 pub type Piece = region::Piece<Iov>;
 pub type Region = region::Region<Iov, Reached>;
 /// A guard that keeps a region from closing.
@@ -34,11 +34,12 @@ pub struct Located {
     pub location: Location<Iov>,
     /// The mapping of a descriptor that the caller gave.
     pub file: Option<MappedFile>,
-    /// The pieces lie in mappings of the library's own, whose pages cannot vanish, so the CPU may copy them directly.
+    /// The pieces lie in the library's own mappings. The pages of such mappings cannot vanish, so the CPU may copy the
+    /// pieces directly.
     pub own: bool,
 }
 
-/// tcp's own part of a region: how its bytes are reached, and the counter of peers' writes.
+/// The part of a region that is tcp's own: the way to its bytes, and the counter of peers' writes.
 pub struct Reached {
     file: Option<MappedFile>,
     own: bool,
@@ -47,13 +48,14 @@ pub struct Reached {
 }
 
 impl Region {
-    /// Checks an operation of a peer; returns the offset in the region at which it begins.
+    /// Checks that a peer's operation may touch the range; returns the offset in the region at which the range begins.
     pub fn check(&self, addr: u64, len: u64, need: Access, permitted: Paths) -> std::result::Result<u64, Code> {
         let offset = self.range(addr, len, need)?;
         if permitted.contains(self.paths) { Ok(offset) } else { Err(Code::Path) }
     }
 
-    /// The contiguous parts of `len` bytes from byte `skip` on, by the addresses at which this process reaches them.
+    /// The contiguous parts of the `len` bytes that begin at byte `skip`, by the addresses at which this process
+    /// reaches the bytes.
     #[inline]
     pub fn parts(&self, skip: u64, len: u64) -> impl Iterator<Item = Iov> + '_ {
         self.walk(skip, len as usize).map(|(piece, from, n)| piece.at.part(from, n))
@@ -90,7 +92,7 @@ impl Region {
         Ok(())
     }
 
-    /// True if the memory's pages can vanish without notice, so that only the kernel may copy them.
+    /// True if the memory's pages can vanish without notice, so that only the kernel may copy their bytes.
     pub fn may_be_gone(&self) -> bool {
         !self.own.own
     }
@@ -100,7 +102,7 @@ impl Region {
         self.own.file.is_some()
     }
 
-    /// Brackets CPU access to the mapping of a dma-buf, with `end_cpu`; does nothing for other memory.
+    /// Begins CPU access to the mapping of a dma-buf, which `end_cpu` ends. Does nothing for other memory.
     pub fn begin_cpu(&self, write: bool) -> Result<()> {
         self.own.file.as_ref().map_or(Ok(()), |f| f.begin_cpu(write))
     }
@@ -122,7 +124,7 @@ pub fn path_of(site: Site) -> Paths {
     if site.is_host() { Paths::SOCKET } else { Paths::STAGED }
 }
 
-/// Fails if the process or the region's policy forbids `path`.
+/// Fails if the process's setting or the region's policy rules out `path`.
 pub fn check_path(path: Paths, process: Paths, policy: &PathPolicy) -> Result<()> {
     let who = match () {
         () if !process.contains(path) => format!("GDRFAB_TCP_PATHS permits {}", process.words()),
@@ -172,12 +174,12 @@ impl Regions {
         Ok(self.registry.fill(reserved, Arc::new(region)))
     }
 
-    /// First step of closing: no peer enters from now on. True: none is inside either.
+    /// First step of closing a region: no peer can enter it from now on. True: no peer is inside either.
     pub fn shut(&mut self, id: RegionId) -> Result<bool> {
         Ok(self.registry.shut(id)?.users.is_empty())
     }
 
-    /// Last step of closing: removes the region.
+    /// Last step of closing a region: removes it from the table.
     pub fn forget(&mut self, id: RegionId) {
         self.registry.drop_region(id);
     }

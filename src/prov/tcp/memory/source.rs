@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The memory of a body that is sent (`BodySource`), and the pieces of it that one system call gathers (`GatherCall`).
+//! The memory from which a body is sent (`BodySource`), and the pieces of this memory that one system call gathers
+//! (`GatherCall`).
 
 use super::mr::Region;
 use super::staging::{DeviceMemory, DeviceSource, StagingLanes};
@@ -10,17 +11,17 @@ use crate::mr::piece::{self, PieceEnds, Span, Walk, walk};
 use crate::prov::op::{Iov, Pieces, parts};
 use std::sync::Arc;
 
-/// Contiguous bytes of one region.
+/// Contiguous bytes of one region: `len` bytes from byte `skip` of the region on.
 pub struct RegionRun {
     pub region: Arc<Region>,
     pub skip: u64,
     pub len: u64,
 }
 
-/// The memory of a peer's operation.
+/// The memory that a peer's operation names: runs of regions, in the order of the body.
 pub struct RegionRuns {
     pub list: Box<[RegionRun]>,
-    /// For a list: the end of each run, to find a byte quickly, and each region once.
+    /// For a list, which may have many runs: the end of each run, to find a byte quickly, and each region once.
     of_list: Option<(PieceEnds, Box<[Arc<Region>]>)>,
 }
 
@@ -30,7 +31,7 @@ impl RegionRuns {
         RegionRuns { list: list.into(), of_list: Some((ends, regions.into())) }
     }
 
-    /// The regions, each at least once.
+    /// The regions of all runs. A region can come several times.
     pub fn regions(&self) -> impl Iterator<Item = &Arc<Region>> {
         let (few, many) = match &self.of_list {
             Some((_, regions)) => (&[][..], &regions[..]),
@@ -39,7 +40,7 @@ impl RegionRuns {
         few.iter().map(|run: &RegionRun| &run.region).chain(many)
     }
 
-    /// The runs that hold `len` bytes from byte `skip` on.
+    /// The runs, or parts of runs, with the `len` bytes of the body that begin at byte `skip`.
     #[inline]
     pub fn walk(&self, skip: usize, len: usize) -> Walk<'_, RegionRun> {
         let (first, skip) = self.of_list.as_ref().map_or((0, skip), |(ends, _)| ends.find(skip));
@@ -53,14 +54,16 @@ impl From<Vec<RegionRun>> for RegionRuns {
     }
 }
 
-/// The memory that a body is sent from.
+/// The memory from which a body is sent.
 pub enum BodySource {
+    /// Memory of this side, which the caller keeps.
     Pieces(Pieces),
-    /// A copy that begins with this byte of the body.
+    /// A copy of the body's bytes from this offset on.
     Owned(Box<[u8]>, u64),
+    /// Regions of this side, which the peer named.
     Regions(RegionRuns),
     Device(DeviceSource),
-    /// The memory may not be read any more; zeros are sent where the framing demands bytes.
+    /// Memory that may not be read any more. Where the framing demands bytes, zeros are sent.
     Nothing,
 }
 
@@ -71,22 +74,22 @@ impl Span for RegionRun {
     }
 }
 
-/// Copies `len` bytes of host memory, from byte `skip` of the pieces on.
+/// Copies `len` bytes of host memory, which begin at byte `skip` of the pieces.
 pub fn gather(pieces: &[Iov], skip: u64, len: u64) -> Box<[u8]> {
     let mut bytes = Vec::with_capacity(len as usize);
     parts(pieces, skip as usize, len as usize).for_each(|part| part.append_to(&mut bytes));
     bytes.into()
 }
 
-/// Copies device memory at once.
+/// Copies device memory into host memory, and waits for the copy.
 pub fn load(site: Site, pieces: &[Iov], total: usize) -> Result<Box<[u8]>> {
     let mut bytes = zeroed(total)?;
     piece::load(site, pieces, 0, &mut bytes)?;
     Ok(bytes)
 }
 
-/// The source for local memory. `owned`: the bytes are copied, because the caller gets the buffer back now. `stream`: the caller's
-/// device stream, which the copies follow.
+/// The source for local memory. `owned`: the bytes are copied now, because the caller gets its buffer back. `stream`:
+/// the caller's device stream; copies begin after the work that it holds now.
 pub fn source_of(lanes: &mut StagingLanes, pieces: Pieces, site: Site, total: usize, owned: bool, stream: u64) -> Result<BodySource> {
     if site.is_host() {
         return Ok(match owned {
@@ -102,13 +105,16 @@ pub fn source_of(lanes: &mut StagingLanes, pieces: Pieces, site: Site, total: us
     Ok(BodySource::Device(DeviceSource::new(place, total as u64)))
 }
 
-/// The pieces of one system call.
+/// The pieces of memory that one system call gathers.
 pub struct GatherCall<'a> {
     pub pieces: &'a mut [Iov],
+    /// Number of the pieces that are in use.
     pub count: usize,
+    /// Bytes of the pieces in use.
     pub bytes: u64,
+    /// Most bytes that the call may gather.
     pub limit: u64,
-    /// Regions to leave after the call.
+    /// Regions that this call has entered, and that must be left after the call.
     pub entered: Vec<Arc<Region>>,
 }
 
@@ -117,7 +123,7 @@ impl GatherCall<'_> {
         self.count == self.pieces.len() || self.bytes >= self.limit
     }
 
-    /// Adds a piece; returns how much of it fits.
+    /// Adds a piece, or the part of it that fits; returns the number of bytes added.
     pub fn add(&mut self, piece: Iov) -> usize {
         let n = piece.len().min((self.limit - self.bytes.min(self.limit)) as usize);
         match self.pieces.get_mut(self.count) {
@@ -131,7 +137,7 @@ impl GatherCall<'_> {
         }
     }
 
-    /// Adds bytes of the library's own.
+    /// Adds bytes of the library's own memory; returns the number of bytes added.
     ///
     /// # Safety
     /// The bytes stay in place and unchanged until the call is over.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Sends and receives device memory through pinned host buffers (slots), whose device copies run beside the network transfer.
-//! Nothing here waits for the device, except where a body is given up; a caller that needs a copy's end asks again in the next
-//! turn.
+//! Sends and receives device memory through pinned host buffers (slots), whose device copies run beside the network
+//! transfer. Nothing here waits for the device, except when a body is given up. A caller that needs the end of a copy
+//! asks again in its next turn of progress.
 
 use super::mr::Inside;
 use crate::error::{Code, Error, Result, errno};
@@ -13,13 +13,13 @@ use crate::sys::time::now_ns;
 use std::collections::VecDeque;
 use std::os::fd::AsFd;
 
-/// Slots of a lane.
+/// Number of slots of a staging lane.
 const COUNT: u8 = 4;
-/// Bytes of a slot: starting a copy costs as much as sending some 100 KiB over a socket, so slots are large.
+/// Bytes of a slot. Slots are large, because to start a copy costs as much time as to send some 100 KiB over a socket.
 const BYTES: usize = 4 * PART as usize;
-/// Most copies posted to a device stream at once, for a slot that holds many blocks.
+/// Most copies that one request posts to a device stream, for a slot that holds many blocks.
 const COPIES: usize = 4096;
-/// If the copies of a body that is given up take longer than this, their lane is dropped.
+/// If the copies of a body that was given up take longer than this, their lane is dropped.
 const PATIENCE_NS: u64 = 1_000_000_000;
 
 /// A device stream for one direction of a connection, with the host memory that its copies use.
@@ -28,12 +28,15 @@ pub struct StagingLane {
     /// Declared before `memory`, so that it is dropped first: dropping the stream waits for its copies.
     stream: Box<dyn Stream>,
     _pin: Option<Pinned>,
+    /// The host memory of all slots.
     memory: Mapping,
     /// Kernels on the device can access the slots.
     reached: bool,
+    /// Numbers of the free slots.
     free: Vec<u8>,
+    /// The ticket up to which all copies were done when the device was last asked.
     done: u64,
-    /// Distinguishes this lane from earlier ones of the same device, whose slots and tickets were others.
+    /// Distinguishes this lane from earlier lanes of the same device, whose slots and tickets have no meaning in this lane.
     number: u64,
 }
 
@@ -55,14 +58,15 @@ impl StagingLane {
         unsafe { Iov::new(self.memory.as_ptr() as usize + usize::from(slot) * BYTES, BYTES) }
     }
 
-    /// Asks the device how far the copies are.
+    /// Asks the device for the ticket up to which all copies are done.
     fn poll(&mut self) -> Result<u64> {
         self.done = self.stream.done().map_err(|e| Error::coded(e.errno, Code::Fault, format!("the device's copy failed: {}", e.words)))?;
         Ok(self.done)
     }
 
-    /// Posts copies between a slot and `len` bytes of the device's pieces, from byte `skip` on. Many blocks go as one request where
-    /// the device can reach slot and blocks itself.
+    /// Posts copies between slot `slot` and `len` bytes of the device's pieces, which begin at byte `skip`; returns the
+    /// ticket of the last copy. Many blocks go as one request where the device can reach the slot and the blocks
+    /// itself.
     ///
     /// # Safety
     /// The pieces stay valid until the copies are done.
@@ -94,12 +98,13 @@ impl StagingLane {
     }
 }
 
-/// Remembers the memory of one operation that the device's kernels can access. The answer cannot change while the operation holds
-/// the memory.
+/// Finds out whether the device's kernels can access the memory of one operation, and remembers the answer. The answer
+/// cannot change while the operation holds the memory.
 #[derive(Default)]
 struct DeviceReach {
-    /// Bounds of the allocation that was asked about last.
+    /// Bounds of the last allocation that the device's kernels can access.
     known: (u64, u64),
+    /// Part of the memory cannot be accessed by the device's kernels, so the device is not asked again.
     refused: bool,
 }
 
@@ -118,9 +123,11 @@ impl DeviceReach {
     }
 }
 
-/// The lanes of one direction of a connection, made when first needed. A lane that failed is dropped with its stream.
+/// The staging lanes of one direction of a connection, one for each device, each made when first needed. A lane that
+/// failed is dropped with its stream.
 #[derive(Default)]
 pub struct StagingLanes {
+    /// Number of lanes made so far.
     all: Vec<StagingLane>,
     made: u64,
 }
@@ -142,12 +149,12 @@ impl StagingLanes {
         self.all.retain(|l| l.site != site);
     }
 
-    /// True if the lane with this number still exists.
+    /// True if the lane that had this number still exists.
     fn has(&self, site: Site, number: u64) -> bool {
         self.all.iter().any(|l| l.site == site && l.number == number)
     }
 
-    /// Orders the copies to come behind the work that the caller's stream holds now.
+    /// Makes later copies wait for the work that the caller's device stream `stream` holds now.
     pub fn after(&mut self, site: Site, stream: u64) -> Result<()> {
         if stream == 0 { Ok(()) } else { self.of(site)?.stream.after(stream) }
     }
@@ -157,7 +164,7 @@ impl StagingLanes {
 pub struct DeviceMemory {
     pub site: Site,
     pub pieces: Pieces,
-    /// Keeps the regions of a peer's operation from closing.
+    /// Guards that keep the regions of a peer's operation from closing.
     _inside: Vec<Inside>,
     reach: DeviceReach,
 }
@@ -168,15 +175,17 @@ impl DeviceMemory {
     }
 }
 
+/// A copy that was posted and is not known to be done, or whose slot is still in use.
 struct CopyInFlight {
     slot: u8,
     ticket: u64,
-    /// The body's byte that the slot begins with.
+    /// Offset in the body of the slot's first byte.
     first: u64,
     len: u64,
 }
 
-/// Bytes of one copy. Short bodies are cut so that copies and network overlap, long ones so that copies are few.
+/// Bytes of one copy for a body of `len`. A short body is cut so that copies and network overlap, a long body so that
+/// copies are few.
 fn chunk(len: u64) -> u64 {
     (len / u64::from(COUNT)).next_multiple_of(PART).clamp(PART, BYTES as u64)
 }
@@ -186,9 +195,10 @@ pub struct DeviceSource {
     memory: DeviceMemory,
     len: u64,
     chunk: u64,
+    /// Number of the body's bytes whose copies were posted.
     posted: u64,
     flights: VecDeque<CopyInFlight>,
-    /// Number of the lane that holds the copies in flight.
+    /// Number of the lane whose slots hold `flights`.
     lane: u64,
 }
 
@@ -197,12 +207,12 @@ impl DeviceSource {
         DeviceSource { memory, len, chunk: chunk(len), posted: 0, flights: VecDeque::new(), lane: 0 }
     }
 
-    /// True if the lane of this body's copies was dropped on behalf of another body.
+    /// True if this body's lane was dropped because of another body, and this body's copies with it.
     fn is_orphan(&self, lanes: &StagingLanes) -> bool {
         !self.flights.is_empty() && !lanes.has(self.memory.site, self.lane)
     }
 
-    /// Posts copies into free slots; true: all are posted, so the next body may begin.
+    /// Posts copies into free slots; true: all copies of this body are posted, so the next body may begin.
     pub fn pump(&mut self, lanes: &mut StagingLanes) -> Result<bool> {
         if self.is_orphan(lanes) {
             self.flights.clear();
@@ -233,14 +243,14 @@ impl DeviceSource {
             }
             self.posted += len;
         }
-        // Copies end in the order of posting, so the oldest one tells enough.
+        // Copies end in the order in which they were posted, so the device is asked only while the oldest copy is not done.
         if self.flights.front().is_some_and(|f| f.ticket > lane.done) {
             lane.poll()?;
         }
         Ok(self.posted == self.len)
     }
 
-    /// The bytes in a slot from byte `at` of the body on, if their copy is done.
+    /// The bytes of the body from byte `at` to the end of its slot, if their copy is done.
     pub fn find(&self, lanes: &mut StagingLanes, at: u64) -> Option<Iov> {
         if self.is_orphan(lanes) {
             return None;
@@ -251,7 +261,7 @@ impl DeviceSource {
         Some(lane.slot(flight.slot).part(skip as usize, (flight.len - skip) as usize))
     }
 
-    /// The bytes before `at` are on the wire: their slots are free.
+    /// Frees the slots of the bytes before `at`, which are on the wire.
     pub fn release(&mut self, lanes: &mut StagingLanes, at: u64) {
         if self.is_orphan(lanes) {
             return;
@@ -263,7 +273,7 @@ impl DeviceSource {
         }
     }
 
-    /// Posts no further copy, and waits for those in flight: a few slots.
+    /// Gives the body up: posts no further copy, and waits for the copies in flight, which are a few slots long.
     pub fn end(&mut self, lanes: &mut StagingLanes) {
         if self.is_orphan(lanes) {
             return self.flights.clear();
@@ -293,7 +303,7 @@ impl DeviceSource {
 pub struct DeviceSink {
     memory: DeviceMemory,
     chunk: u64,
-    /// The slot that is being filled, and the body's byte that it begins with.
+    /// The slot that is being filled, and the offset in the body of the slot's first byte.
     filling: Option<(u8, u64)>,
     flights: VecDeque<CopyInFlight>,
 }
@@ -303,10 +313,10 @@ impl DeviceSink {
         DeviceSink { memory, chunk: chunk(len), filling: None, flights: VecDeque::new() }
     }
 
-    /// The room in a slot for byte `at` and those behind it; `None`: no slot is free.
+    /// The room in a slot for byte `at` of the body and the bytes behind it; `None`: no slot is free.
     pub fn find(&mut self, lanes: &mut StagingLanes, at: u64) -> Result<Option<Iov>> {
         if self.filling.is_none() {
-            // Asking is a call of the driver, so it is done only if no slot is free.
+            // To ask the device is a driver's call, so it is asked only if no slot is free.
             if lanes.of(self.memory.site)?.free.is_empty() {
                 self.retire(lanes)?;
             }
@@ -319,7 +329,8 @@ impl DeviceSink {
         Ok(Some(lane.slot(slot).part(skip as usize, (self.chunk - skip) as usize)))
     }
 
-    /// The bytes before `at` are in the slot; `end`: the body ends there.
+    /// Notes that the bytes before `at` are in the slot, and posts the slot's copy if the slot is full. `end`: the body
+    /// ends at `at`.
     pub fn filled(&mut self, lanes: &mut StagingLanes, at: u64, end: bool) -> Result<()> {
         let Some((slot, first)) = self.filling else { return Ok(()) };
         if at - first < self.chunk && !end {
@@ -341,7 +352,7 @@ impl DeviceSink {
         }
     }
 
-    /// Frees slots whose copies are done.
+    /// Asks the device for its progress, and frees the slots whose copies are done.
     fn retire(&mut self, lanes: &mut StagingLanes) -> Result<()> {
         if self.flights.is_empty() {
             return Ok(());
@@ -361,19 +372,20 @@ impl DeviceSink {
         Ok(())
     }
 
+    /// Drops the lane after an error.
     fn fail(&mut self, lanes: &mut StagingLanes) {
         self.filling = None;
         self.flights.clear();
         lanes.give_up(self.memory.site);
     }
 
-    /// True if all bytes that came are in the device's memory.
+    /// True if all received bytes are in the device's memory.
     pub fn settled(&mut self, lanes: &mut StagingLanes) -> Result<bool> {
         self.retire(lanes)?;
         Ok(self.flights.is_empty())
     }
 
-    /// Discards the slot that is being filled, and waits for the copies in flight.
+    /// Gives the body up: discards the slot that is being filled, and waits for the copies in flight.
     pub fn end(&mut self, lanes: &mut StagingLanes) {
         if let Some((slot, _)) = self.filling.take()
             && let Ok(lane) = lanes.of(self.memory.site)

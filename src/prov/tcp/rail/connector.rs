@@ -294,7 +294,8 @@ pub fn begin() -> Result<SharedRails> {
     Ok(Arc::new(Mutex::new(Rails::new()?)))
 }
 
-/// Accepts a rail from the peer; `most`: the number of rails. An error drops the request, which rejects it.
+/// Accepts a rail from the peer; `most`: the number of rails. A request that is not accepted is dropped, which rejects
+/// it.
 fn admit(request: Request, rails: &Mutex<Rails>, most: usize, now: u64) -> Result<()> {
     let Some((number, generation)) = request.terms().data.split_first_chunk::<1>().filter(|(_, rest)| rest.len() == 4) else {
         return Err(Error::fixed(errno::EPROTO, "it does not say which it is"));

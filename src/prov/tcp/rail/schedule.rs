@@ -97,8 +97,8 @@ impl Rails {
         self.slots.iter_mut().flat_map(|b| &mut b.up).for_each(|rail| rail.blocked = false);
     }
 
-    /// Picks the rail for the next segment: the first rail with room over which the segment arrives before the fastest
-    /// rail could have sent the whole backlog; else the fastest.
+    /// Picks the rail for the next segment: the first rail with room that is the fastest rail, or over which the segment
+    /// arrives before the fastest rail could have sent the whole backlog. `None`: no rail should carry the segment now.
     fn choose(&mut self, now: u64) -> Option<usize> {
         let waits: u64 = self.backlog + self.next - self.unassigned.front().copied().unwrap_or(self.next);
         let free = |rail: &Rail| !rail.blocked && !rail.is_sending();

@@ -334,8 +334,7 @@ impl Rails {
     }
 
     /// Reads segments from the rails; true: at least one arrived. After a violation of the protocol every call returns
-    /// the error of that
-    /// error.
+    /// the error of that violation.
     pub fn fill(&mut self, short: usize) -> Result<bool> {
         if let Some(violation) = self.gone.as_ref().filter(|why| why.code == Code::PeerBroke) {
             return Err(violation.clone());

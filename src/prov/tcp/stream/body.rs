@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A body that is being sent: the memory of its bytes, how far it is, and how it can end early without breaking the framing: the
-//! begun part is completed, and a status word says that the rest does not follow.
+//! A body that is being sent: the memory of its bytes, and its progress. A body can end early without breaking the
+//! framing: the part that has begun is completed, and a status word says that the rest does not follow.
 
 use super::stripes::SentStripes;
 use crate::error::{Code, Error, errno};
@@ -10,7 +10,9 @@ use crate::prov::tcp::memory::source::{BodySource, GatherCall, gather, leave};
 use crate::prov::tcp::memory::staging::StagingLanes;
 use crate::prov::tcp::wire::frame::{PART, PARTS, STRIPE_HEAD, STRIPED, WHOLE_MAX, WirePosition, status_of, wire_len, wire_position};
 
+/// The status word of a part that is good.
 static NO_WORD: [u8; 8] = [0; 8];
+/// Bytes that are sent where the framing demands bytes and the memory may not be read.
 static ZEROS: [u8; 8192] = [0; 8192];
 
 /// The operation that a body belongs to.
@@ -34,23 +36,24 @@ pub struct Body {
     in_parts: bool,
     /// The body goes over further streams in stripes; the first stream carries only the words that end it.
     pub stripes: Option<Box<SentStripes>>,
-    /// Bytes on the wire, words between parts included.
+    /// Number of the body's wire bytes that have left, status words included.
     at: u64,
-    /// Of a body that was given up: the position of the status word, and the word.
+    /// For a body that was given up: wire position of the last status word.
     cut: Option<u64>,
+    /// For a body that was given up: the last status word.
     word: [u8; 8],
-    /// Why the body was given up, for the operation's completion.
+    /// The reason for which the body was given up, for the operation's completion.
     pub why: Option<Error>,
 }
 
 impl Body {
     pub fn new(source: BodySource, owner: Owner, end: Option<Ending>, len: u64) -> Body {
-        // The memory of these can become unreadable in the middle, so they need status words.
+        // Device memory and regions can become unreadable in the middle, so their bodies need status words.
         let in_parts = len > WHOLE_MAX || matches!(source, BodySource::Device(_) | BodySource::Regions(_));
         Body { source, owner, end, len, in_parts, stripes: None, at: 0, cut: None, word: NO_WORD, why: None }
     }
 
-    /// The header's flag that says how the body is cut.
+    /// The header's flag for the way in which the body is cut.
     pub fn flag(&self) -> u8 {
         match (&self.stripes, self.in_parts) {
             (Some(_), _) => STRIPED,
@@ -72,11 +75,12 @@ impl Body {
         self.cut.map_or(wire_len(self.len, self.in_parts), |cut| cut + 8)
     }
 
+    /// True if the last byte has left.
     pub fn is_over(&self) -> bool {
         self.at >= self.wire_end()
     }
 
-    /// Bytes that have not left.
+    /// Number of wire bytes that have not left.
     pub fn rest(&self) -> u64 {
         self.wire_end().saturating_sub(self.at)
     }
@@ -100,7 +104,7 @@ impl Body {
         }
     }
 
-    /// Advances by up to `n` bytes that have left; returns how many of them were this body's.
+    /// Advances by up to `n` bytes that have left; returns the number of those that were this body's.
     pub fn advance(&mut self, n: u64, lanes: &mut StagingLanes) -> u64 {
         let taken = n.min(self.wire_end() - self.at);
         self.at += taken;
@@ -114,8 +118,8 @@ impl Body {
         taken
     }
 
-    /// Gives the body up: completes the begun part, with its real bytes if `keep` allows a copy (zeros otherwise), and ends with a
-    /// status word. The body's memory is not touched afterwards.
+    /// Gives the body up: completes the part that has begun, and ends with a status word. The rest of the part has its
+    /// real bytes if `keep` permits a copy, otherwise zeros. The body's memory is not touched afterwards.
     pub fn give_up(&mut self, lanes: &mut StagingLanes, why: Error, keep: bool) {
         if self.is_cut() || self.is_over() {
             return;
@@ -129,7 +133,7 @@ impl Body {
             return;
         }
         let wire_position = wire_position(self.at, self.len, self.in_parts);
-        // The bytes that framing demands: the rest of the begun part, and of the word before it.
+        // The bytes that the framing demands: the rest of the word, and the rest of the part behind the word.
         let (rest, first, run) = match wire_position {
             WirePosition::Byte(at, run) => (0, at, run),
             WirePosition::Word(k) if k > 0 => (8 - u64::from(k), self.byte_at(self.at), (self.len - self.byte_at(self.at)).min(PART)),
@@ -155,8 +159,8 @@ impl Body {
         self.why = Some(why);
     }
 
-    /// Enters the regions that the kernel is about to read, so that they cannot close meanwhile. If one is closed already, the body
-    /// is given up.
+    /// Enters the regions that the kernel is about to read, so that they cannot close meanwhile. If a region is closed
+    /// already, the body is given up.
     pub fn enter(&mut self, call: &mut GatherCall<'_>, lanes: &mut StagingLanes) {
         let BodySource::Regions(runs) = &self.source else { return };
         let before = call.entered.len();
@@ -182,7 +186,7 @@ impl Body {
         }
     }
 
-    /// Adds the pieces that can be sent now; true: all of the body.
+    /// Adds the pieces that can be sent now; true: the whole rest of the body was added.
     pub fn collect(&mut self, call: &mut GatherCall<'_>, lanes: &mut StagingLanes) -> bool {
         if let Some(stripes) = &self.stripes {
             let rest = stripes.end_words().and_then(|words| words.get(self.at as usize..)).unwrap_or(&[]);
@@ -222,6 +226,7 @@ impl Body {
         true
     }
 
+    /// True if the byte can be sent now. False: the device's copy is not done.
     fn is_there(&self, byte: u64, lanes: &mut StagingLanes) -> bool {
         match &self.source {
             BodySource::Device(device_source) => device_source.find(lanes, byte).is_some(),
@@ -229,6 +234,7 @@ impl Body {
         }
     }
 
+    /// Adds the memory of up to `run` bytes, which begin at `byte`; returns the number of bytes added.
     pub fn add_bytes(&self, call: &mut GatherCall<'_>, lanes: &mut StagingLanes, byte: u64, run: u64) -> usize {
         let mut n = 0;
         match &self.source {
@@ -258,7 +264,7 @@ impl Body {
     }
 }
 
-/// Adds pieces until the call is full; returns their bytes.
+/// Adds pieces until the call is full; returns the number of bytes added.
 fn add_all(parts: impl Iterator<Item = Iov>, call: &mut GatherCall<'_>) -> usize {
     let mut n = 0;
     for part in parts {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Receiving a long body over several streams: stripes come in any order, each goes to its place, and a second copy of one is an
-//! error. Stripes of a body that the first stream has not announced yet stay in the kernel's buffers.
+//! Receiving a long body over several streams. Stripes come in any order, and each goes to its place; a second copy of
+//! a stripe is an error. Stripes of a body that the first stream has not announced yet stay in the kernel's buffers.
 
 use super::incoming::{BodySink, Incoming};
 use super::stripes::ReceivedStripes;
@@ -20,16 +20,17 @@ use std::sync::Arc;
 const PIECES: usize = 64;
 /// Most times that each stream is read in one turn.
 const ROUNDS: usize = 8;
-/// After one socket of the connection has ended, the others may take this long to deliver what was under way.
+/// After one socket of the connection has ended, the other sockets have this long to deliver bytes that were under way.
 const GRACE_NS: u64 = 2_000_000_000;
 
 /// The receiving end of one stream.
 struct Stream {
     fd: Arc<OwnedFd>,
     seal: Option<Sealed>,
+    /// The head of the stripe that comes next, and how many of its bytes are here.
     head: [u8; STRIPE_HEAD],
     have: usize,
-    /// The stripe that is coming: its first byte in the body, its length, and the bytes that have come.
+    /// The stripe that is coming: its offset in the body, its length, and the number of its bytes that have come.
     stripe: Option<(u64, u64, u64)>,
     /// The stripe has to wait for earlier ones, or for its body to be announced.
     waits: bool,
@@ -47,11 +48,13 @@ struct Sealed {
 /// The receiving ends of the further streams.
 pub struct Gather {
     streams: Box<[Stream]>,
+    /// Number of the last body that was announced.
     number: u64,
-    /// A place for bytes that are discarded or copied later.
+    /// Room for bytes that are discarded, or copied to their memory afterwards.
     spare: Box<[u8]>,
-    /// When something came last; and when a stream was first seen to have ended, 0: none has.
+    /// The time at which something last came.
     last: u64,
+    /// The time at which a stream was first seen to have ended; 0: no stream has.
     over: u64,
 }
 
@@ -75,7 +78,7 @@ impl Gather {
         self.streams.len()
     }
 
-    /// The next body in stripes was announced.
+    /// Begins the body in stripes that the first stream has announced.
     pub fn announce(&mut self, len: u64) -> ReceivedStripes {
         self.number += 1;
         self.last = time::now_ns();
@@ -95,8 +98,8 @@ impl Gather {
         self.streams.iter().for_each(|s| stream::finish(s.fd.as_fd()));
     }
 
-    /// Finds streams that the peer has closed. The connection ends then, but what the first stream still has to say comes first,
-    /// within `GRACE_NS`.
+    /// Finds streams that the peer has closed. A closed stream ends the connection, but only after nothing has come for
+    /// `GRACE_NS`, so that the first stream's last frames are handled before.
     pub fn check(&mut self, now: u64) -> Result<()> {
         let fds: Vec<BorrowedFd<'_>> = self.streams.iter().map(|s| s.fd.as_fd()).collect();
         let hung = crate::sys::tcp::hung_up(&fds);
@@ -110,6 +113,7 @@ impl Gather {
         Err(lost(first, "the peer closed it, or died"))
     }
 
+    /// True if a stream was seen to have ended.
     pub fn is_over(&self) -> bool {
         self.over != 0
     }
@@ -120,7 +124,7 @@ impl Gather {
         self.streams.iter().any(|s| !s.waits && !s.ended && s.seal.as_ref().is_some_and(held))
     }
 
-    /// True if more may still come.
+    /// True if a stream is open and something came within the last `GRACE_NS`, so that more may come.
     pub fn lives(&self) -> bool {
         self.streams.iter().any(|s| !s.ended) && time::now_ns() - self.last < GRACE_NS
     }
@@ -142,7 +146,7 @@ impl Gather {
             }
         }
         if any {
-            // The streams that waited may be able to go on now.
+            // The streams that had to wait may be able to go on now.
             self.streams.iter_mut().for_each(|s| s.waits = false);
         }
         Ok(moved)
@@ -154,7 +158,7 @@ fn lost(index: usize, why: &str) -> Error {
 }
 
 impl Stream {
-    /// One call of the kernel; true: something came.
+    /// Reads the stream by one call of the kernel; true: something came.
     fn read(&mut self, index: usize, body: &mut Incoming, spare: &mut [u8], lanes: &mut StagingLanes, short: usize) -> Result<bool> {
         if self.ended {
             return Ok(false);
@@ -181,7 +185,7 @@ impl Stream {
         self.read_stripe(index, body, (begin, len, at), spare, lanes, short)
     }
 
-    /// `read` for a sealed stream: takes opened bytes, and opens the next record when there are none.
+    /// As `read`, for a sealed stream: takes opened bytes, or opens the next record if there are none.
     fn read_sealed(&mut self, index: usize, body: &mut Incoming, lanes: &mut StagingLanes, short: usize) -> Result<bool> {
         let Some(Sealed { opens, buf, window }) = &mut self.seal else { return Ok(false) };
         if window.0 >= window.1 {
@@ -219,7 +223,7 @@ impl Stream {
         Ok(n > 0)
     }
 
-    /// Counts `took` bytes of the stripe; `head`: bytes of the next stripe's head that came with them.
+    /// Counts `took` more bytes of the stripe. `head`: the number of bytes of the next stripe's head that came behind them.
     fn count(&mut self, body: &mut Incoming, (begin, len, at): (u64, u64, u64), took: u64, head: usize) {
         self.stripe = Some((begin, len, at + took));
         if at + took == len {
@@ -231,7 +235,7 @@ impl Stream {
         }
     }
 
-    /// The stripe that is coming; `None`: it has to wait.
+    /// The stripe that is coming; `None`: the stripe has to wait.
     fn stripe(&mut self, body: &mut Incoming) -> Result<Option<(u64, u64, u64)>> {
         if self.stripe.is_some() {
             return Ok(self.stripe);
@@ -251,6 +255,7 @@ impl Stream {
         Ok(self.stripe)
     }
 
+    /// Reads bytes of a stripe straight to their memory, or through `spare` where that memory takes no scattered read.
     fn read_stripe(
         &mut self,
         index: usize,

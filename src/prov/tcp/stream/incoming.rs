@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A body that is being received: the memory that its bytes go to (`BodySink`), and the action that its end causes (`BodyEnd`).
+//! A body that is being received: the memory into which its bytes go (`BodySink`), and the action at its end (`BodyEnd`).
 
 use super::stripes::ReceivedStripes;
 use crate::error::{Code, Error, Result, errno};
@@ -12,19 +12,23 @@ use crate::prov::tcp::recv::Recv;
 use crate::prov::tcp::wire::frame::{Header, WirePosition, wire_len, wire_position};
 use std::sync::Arc;
 
-/// Pieces shorter than this on average are copied from the buffer: one call takes only so many pieces.
+/// If the pieces are shorter than this on average, the bytes are read into the buffer and copied, because one call
+/// takes only so many pieces.
 const PIECE_MIN: u64 = 512;
-/// If less than this is left of a part, the bytes go through the buffer and not straight to their memory.
+/// If less than this is left of a part, the bytes go through the buffer and not straight into their regions.
 const DIRECT_MIN: u64 = 4 << 10;
 
-/// The memory that a body goes to.
+/// The memory into which a body is received.
 pub enum BodySink {
     /// Memory of a local operation, and its room; bytes beyond the room are discarded.
     Pieces(Pieces, u64),
+    /// Regions of this side, which the peer named.
     Regions(RegionRuns),
+    /// Memory of a device, and its room; bytes beyond the room are discarded.
     Device(DeviceSink, u64),
     /// A message that no receive has matched, an atomic's operands, or the blocks of a list.
     Buffer(Vec<u8>),
+    /// None: all bytes are discarded.
     Nothing,
 }
 
@@ -41,8 +45,8 @@ pub struct AtomicRequest {
 
 /// The action at the end of a body.
 pub enum BodyEnd {
-    /// A WRITE: its remote data, the regions it went to (whose counters count it), and whether the peer waits for the
-    /// acknowledgement.
+    /// A WRITE: its remote data, the regions into which it went (their counters count the WRITE), and whether the peer
+    /// waits for the acknowledgement.
     Write { data: Option<u64>, regions: Box<[Arc<Region>]>, prompt: bool },
     /// The body is the operands of this atomic operation.
     Atomic(AtomicRequest),
@@ -62,11 +66,13 @@ pub struct Incoming {
     pub at_end: BodyEnd,
     pub len: u64,
     in_parts: bool,
-    /// Its stripes, if it comes over further streams.
+    /// The body's stripes, if the body comes over further streams.
     pub stripes: Option<Box<ReceivedStripes>>,
+    /// Number of the body's wire bytes that have come over the first stream, status words included.
     at: u64,
+    /// The status word that is being received.
     word: [u8; 8],
-    /// Why some bytes did not reach their memory, as this side found.
+    /// The reason for which some bytes did not reach their memory, as this side found.
     pub failed: Option<Error>,
     /// The status with which the sender gave the body up; 0: it did not.
     pub status: u64,
@@ -77,6 +83,7 @@ impl Incoming {
         Incoming { sink, at_end, len, in_parts, stripes: None, at: 0, word: [0; 8], failed: None, status: 0 }
     }
 
+    /// True if all bytes of the body have come, or the sender has given the body up.
     pub fn all_came(&self) -> bool {
         if let Some(stripes) = &self.stripes {
             return stripes.all_came();
@@ -84,7 +91,7 @@ impl Incoming {
         self.at >= wire_len(self.len, self.in_parts)
     }
 
-    /// Stops the writing into the sink's memory; the bytes that still come are discarded.
+    /// Ends the writing into the sink's memory; bytes that still come are discarded.
     pub fn divert(&mut self, lanes: &mut StagingLanes, why: Error) {
         if let BodySink::Device(device_sink, _) = &mut self.sink {
             device_sink.end(lanes);
@@ -93,7 +100,7 @@ impl Incoming {
         self.failed.get_or_insert(why);
     }
 
-    /// True if all bytes that came have reached their memory; a device's copies take some time.
+    /// True if all bytes that came have reached their memory. For a device's memory this takes until its copies are done.
     pub fn settled(&mut self, lanes: &mut StagingLanes) -> bool {
         let BodySink::Device(device_sink, _) = &mut self.sink else { return true };
         match device_sink.settled(lanes) {
@@ -105,7 +112,7 @@ impl Incoming {
         }
     }
 
-    /// Takes bytes from the buffer; returns how many.
+    /// Takes bytes of the body from the buffer; returns their number.
     pub fn take(&mut self, bytes: &[u8], lanes: &mut StagingLanes) -> usize {
         if self.stripes.is_some() {
             return 0;
@@ -138,11 +145,12 @@ impl Incoming {
         taken
     }
 
-    /// Handles the word in front of a part: 0, or the status with which the sender gave the body up.
+    /// Handles a status word, which stands in front of a part or behind the last: 0, or the status with which the
+    /// sender gave the body up.
     fn read_word(&mut self) {
         self.status = u64::from_le_bytes(self.word);
         if self.status != 0 {
-            // The body ends here. The caller still adds the word's last bytes to `at`.
+            // The body ends here. The caller adds the word's last bytes to `at` afterwards, so `at` leaves them out.
             let end = wire_len(self.len, true);
             let begun = match wire_position(self.at, self.len, true) {
                 WirePosition::Word(k) => 8 - u64::from(k),
@@ -152,7 +160,7 @@ impl Incoming {
         }
     }
 
-    /// The bytes before `at` are in place.
+    /// Notes that the bytes before `at` are in place. For a device's memory, `in place` means in the slot.
     pub fn after(&mut self, at: u64, lanes: &mut StagingLanes) {
         if let BodySink::Device(device_sink, room) = &mut self.sink
             && let Err(e) = device_sink.filled(lanes, at.min(*room), at >= *room)
@@ -161,7 +169,8 @@ impl Incoming {
         }
     }
 
-    /// Copies bytes of the body, from byte `at` on, to their memory; returns how many.
+    /// Copies `bytes`, which begin at byte `at` of the body, to their memory. Returns the number of bytes that went; 0:
+    /// no slot of the device is free.
     pub fn place(&mut self, at: u64, bytes: &[u8], lanes: &mut StagingLanes) -> usize {
         let all = bytes.len();
         match &mut self.sink {
@@ -196,8 +205,8 @@ impl Incoming {
         }
     }
 
-    /// Pieces of memory for the next bytes, within one part, for a scattered read. Returns (pieces, bytes); (0, 0): the bytes go
-    /// through the buffer.
+    /// Pieces of memory for the next bytes, within one part, for a scattered read. Returns the number of pieces and of
+    /// bytes; (0, 0): the bytes have to go through the buffer.
     pub fn direct(&mut self, into: &mut [Iov], lanes: &mut StagingLanes) -> (usize, u64) {
         match wire_position(self.at, self.len, self.in_parts) {
             WirePosition::Byte(at, run) if self.stripes.is_none() => self.direct_at(at, run, into, lanes),
@@ -205,7 +214,7 @@ impl Incoming {
         }
     }
 
-    /// Pieces of memory for up to `run` bytes from byte `at` on.
+    /// As `direct`, for up to `run` bytes that begin at byte `at`.
     pub fn direct_at(&mut self, at: u64, run: u64, into: &mut [Iov], lanes: &mut StagingLanes) -> (usize, u64) {
         let (mut count, mut bytes, most) = (0, 0u64, into.len());
         let mut add = |part: Iov| {
@@ -247,7 +256,7 @@ impl Incoming {
         }
     }
 
-    /// True if bytes can be taken now: a device's slots may all be in use.
+    /// True if bytes can be taken now. False: all slots of the device are in use.
     pub fn is_ready(&mut self, lanes: &mut StagingLanes) -> bool {
         match wire_position(self.at, self.len, self.in_parts) {
             WirePosition::Byte(at, _) if self.stripes.is_none() => self.is_ready_at(at, lanes),
@@ -255,7 +264,7 @@ impl Incoming {
         }
     }
 
-    /// The same for byte `at`.
+    /// As `is_ready`, for byte `at`.
     pub fn is_ready_at(&mut self, at: u64, lanes: &mut StagingLanes) -> bool {
         match &mut self.sink {
             BodySink::Device(device_sink, room) if at < *room => match device_sink.find(lanes, at) {
@@ -271,8 +280,8 @@ impl Incoming {
 }
 
 impl Incoming {
-    /// Enters the regions that the kernel is about to write, so that they cannot close meanwhile; returns how many. If one is
-    /// closed already, the body is diverted.
+    /// Enters the regions that the kernel is about to write, so that they cannot close meanwhile; returns the number of
+    /// entered regions. If a region is closed already, the body is diverted.
     pub fn enter(&mut self, lanes: &mut StagingLanes) -> usize {
         let BodySink::Regions(runs) = &self.sink else { return 0 };
         let (mut entered, mut shut) = (0, None);
@@ -304,6 +313,7 @@ fn is_worth_it(count: usize, bytes: u64, most: usize) -> bool {
     count < most || bytes >= most as u64 * PIECE_MIN
 }
 
+/// Copies `bytes`, which begin at byte `at` of the message or answer, into pieces of host memory.
 pub fn scatter(pieces: &Pieces, at: u64, bytes: &[u8]) {
     let mut done = 0;
     for part in pieces.parts(at as usize, bytes.len()) {
@@ -328,7 +338,7 @@ fn exit(region: &Region) {
     region.leave();
 }
 
-/// Copies bytes into regions, each entered while it is written.
+/// Copies `bytes`, which begin at byte `at` of the body, into regions. Each region is entered while its bytes are written.
 fn store(runs: &RegionRuns, at: u64, bytes: &[u8]) -> Result<()> {
     let mut done = 0;
     for (run, from, n) in runs.walk(at as usize, bytes.len()) {

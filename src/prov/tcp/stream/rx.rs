@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The receiving end of a connection: a buffer for headers and short bodies; the bytes of a long body go straight to their memory
-//! by scattered reads.
+//! The receiving end of a connection. Headers and short bodies go through a buffer; the bytes of a long body go
+//! straight to their memory by scattered reads.
 
 use super::gather::Gather;
 use super::incoming::{BodySink, Incoming};
@@ -15,26 +15,32 @@ use crate::prov::tcp::wire::frame::{PART, STRIPE_HEAD, WHOLE_MAX, protocol_error
 use crate::sys::stream::{self, Moved};
 use std::os::fd::BorrowedFd;
 
-/// Bytes that one call reads into the buffer, at first and at most.
+/// Number of bytes that one call reads into the buffer at first.
 const REACH_MIN: usize = 4 << 10;
+/// Most bytes that one call reads into the buffer.
 const REACH_MAX: usize = 64 << 10;
-/// Bytes read ahead behind a long body: room for the next header, and little else that would have to be copied again.
+/// Number of bytes that are read ahead behind a long body: enough for the next header, and few others, which would have
+/// to be copied from the buffer.
 const AHEAD: usize = 512;
+/// Most pieces of memory of one call.
 const PIECES: usize = 64;
 
 /// The receiving end of a connection.
 pub struct Rx {
     buf: Box<[u8]>,
+    /// Position in the buffer where the unhandled bytes begin, and where they end.
     start: usize,
     end: usize,
+    /// Number of bytes that the next call reads into the buffer.
     reach: usize,
+    /// The body that is being received.
     pub body: Option<Box<Incoming>>,
     pub lanes: StagingLanes,
     /// Further streams for long bodies, if there are any.
     pub streams: Option<Box<Gather>>,
     /// Bytes have come over further streams since this flag was last cleared.
     pub moved: bool,
-    /// A seal or rails, which fill the buffer. `None`: the socket is read.
+    /// The seal or the rails from which the buffer is filled. `None`: the socket is read directly.
     read_transport: Option<ReadTransport>,
     /// Most bytes of one system call (fault injection).
     pub short: usize,
@@ -69,11 +75,13 @@ impl Rx {
         }
     }
 
+    /// The unhandled bytes in the buffer.
     #[inline]
     pub fn bytes(&self) -> &[u8] {
         self.buf.get(self.start..self.end).unwrap_or(&[])
     }
 
+    /// Removes `n` handled bytes from the buffer.
     #[inline]
     pub fn consume(&mut self, n: usize) {
         self.start += n;
@@ -82,7 +90,7 @@ impl Rx {
         }
     }
 
-    /// A body of `len` bytes begins: less is read ahead if it is long.
+    /// Notes that a body of `len` bytes begins. Behind the header of a long body less is read into the buffer.
     #[inline]
     pub fn expect(&mut self, len: u64) {
         if len >= WHOLE_MAX {
@@ -107,7 +115,7 @@ impl Rx {
         }
     }
 
-    /// Reads from the socket, long bodies straight to their memory.
+    /// Reads from the socket. Bytes of a long body go straight to their memory.
     #[inline]
     pub fn read(&mut self, fd: BorrowedFd<'_>) -> Result<ReadResult> {
         if self.read_transport.is_some() {
@@ -133,7 +141,7 @@ impl Rx {
         })
     }
 
-    /// `read` through a seal or rails: bodies are copied from the buffer.
+    /// As `read`, through a seal or rails, so that all bytes go through the buffer.
     fn read_through_transport(&mut self, fd: BorrowedFd<'_>) -> Result<ReadResult> {
         let Rx { read_transport: Some(read_transport), buf, start, end, short, .. } = self else { return Ok(ReadResult::Nothing) };
         let mut window = (*start, *end);
@@ -147,7 +155,7 @@ impl Rx {
         })
     }
 
-    /// A new turn, in which the sockets may have become readable.
+    /// Begins a turn, in which the sockets may have become readable.
     #[inline]
     pub fn begin_turn(&mut self) {
         if let Some(read_transport) = &mut self.read_transport {
@@ -155,13 +163,14 @@ impl Rx {
         }
     }
 
-    /// True if bytes wait here that no socket announces, beyond those that `has_bytes` and `body` tell of.
+    /// True if the transport or a sealed further stream holds bytes that no socket announces. The buffer's bytes do not
+    /// count here.
     pub fn holds_more(&self) -> bool {
         self.read_transport.as_ref().is_some_and(|read_transport| read_transport.holds_more(&self.buf))
             || (self.is_gathering() && self.streams.as_ref().is_some_and(|streams| streams.holds_more()))
     }
 
-    /// Reads the body's next bytes straight to their memory, and the bytes behind it into the buffer.
+    /// Reads the body's next bytes straight to their memory, and the bytes behind the body into the buffer.
     fn read_body(&mut self, fd: BorrowedFd<'_>) -> Result<ReadResult> {
         let Some(body) = &mut self.body else { return Ok(ReadResult::Nothing) };
         if !body.is_ready(&mut self.lanes) {
@@ -207,17 +216,17 @@ impl Rx {
         }
     }
 
-    /// True if a body in stripes is incomplete.
+    /// True if a body in stripes is being received and is incomplete.
     pub fn is_gathering(&self) -> bool {
         self.body.as_ref().is_some_and(|b| b.stripes.as_ref().is_some_and(|s| !s.all_came()))
     }
 
-    /// True if the rest of such a body may still come, though the first stream has ended.
+    /// True if the rest of a body in stripes may still come over further streams, although the first stream has ended.
     pub fn awaits_stripes(&self) -> bool {
         self.is_gathering() && self.streams.as_ref().is_some_and(|streams| streams.lives())
     }
 
-    /// Reads stripes of the current body from the further streams, and its last words from the first stream.
+    /// Reads stripes of the current body from the further streams, and the words that end the body from the first stream.
     pub fn gather(&mut self) -> Result<()> {
         let came = self.bytes().len().min(STRIPE_HEAD);
         let mut words = [0; STRIPE_HEAD];
@@ -233,7 +242,7 @@ impl Rx {
         Ok(())
     }
 
-    /// True if there is something to go on with even if nothing more arrives.
+    /// True if a body is being received or the buffer has bytes, so that a turn may go on even if nothing arrives.
     pub fn is_amid(&self) -> bool {
         self.body.is_some() || self.has_bytes()
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Sending a long body over several streams. The body is cut into stripes; each stream takes the next one when it has sent its
-//! last, so a slow stream carries less and delays nobody.
+//! Sending a long body over several streams. The body is cut into stripes. A stream that has sent a stripe takes the
+//! next one, so a slow stream carries fewer stripes and delays no other stream.
 
 use super::body::Body;
 use super::stripes::SentStripes;
@@ -30,8 +30,9 @@ enum StripeStep {
 /// The sending ends of the further streams.
 pub struct Scatter {
     fds: Box<[Arc<OwnedFd>]>,
-    /// The seal of each stream, and the bytes of a stripe in its current record, which are not counted as sent yet.
+    /// The seal of each stream, and the number of a stripe's bytes in the seal's current record, which do not count as sent yet.
     seals: Box<[Option<(SealedOut, u64)>]>,
+    /// Number of the last body that was cut into stripes.
     number: u64,
     /// The streams that take no more for now.
     blocked: Box<[bool]>,
@@ -68,7 +69,7 @@ impl Scatter {
         self.fds.iter().zip(&self.blocked).find_map(|(fd, blocked)| blocked.then(|| fd.as_fd()))
     }
 
-    /// Sends as much of a body as the streams take.
+    /// Sends as much of a body as the streams have room for.
     pub fn send(&mut self, body: &mut Body, lanes: &mut StagingLanes, short: usize) -> Result<()> {
         self.blocked.fill(false);
         let mut left = self.fds.len();
@@ -90,8 +91,8 @@ impl Scatter {
 }
 
 impl Body {
-    /// Sends one record on a sealed stream. The record's bytes are counted once all of it is out, so that the stripe does not end
-    /// before.
+    /// Sends one record on a sealed stream. The record's bytes count as sent only when the whole record is out, so that
+    /// the stripe does not end earlier.
     fn send_sealed(
         &mut self,
         index: usize,
@@ -132,7 +133,7 @@ impl Body {
         let most = if seal.is_some() { FILL as u64 } else { STRIPE + STRIPE_HEAD as u64 };
         let limit = most.min(short as u64);
         let mut call = GatherCall { pieces: &mut pieces, count: 0, bytes: 0, limit, entered: Vec::new() };
-        // This may give the body up, so it comes before the choice of the bytes.
+        // `enter` may give the body up, so it comes before the choice of the bytes.
         self.enter(&mut call, lanes);
         let len = self.len;
         let taken = self.stripes.as_mut().and_then(|s| s.take(index, len));
@@ -185,15 +186,15 @@ impl Body {
         })
     }
 
-    /// The kernel could not read the body's memory. A body without status words cannot say so, and the framing demands its bytes:
-    /// the connection ends.
+    /// Handles memory of the body that the kernel could not read. A body without status words cannot end early, and the
+    /// framing demands its bytes, so the connection ends.
     #[cold]
     pub fn spoil(&mut self, lanes: &mut StagingLanes) -> Result<()> {
         let why = Error::coded(errno::EFAULT, Code::Fault, "the kernel cannot read the operation's memory");
         if self.is_whole() && !self.is_cut() {
             return Err(why.context("the connection ends in the middle of an operation"));
         }
-        // The body was given up before, but its begun part lies in the same unreadable memory: send zeros instead.
+        // A body that was given up before has its begun part in the same unreadable memory: zeros are sent instead.
         match self.is_cut() {
             false => self.give_up(lanes, why, false),
             true => self.source = BodySource::Nothing,

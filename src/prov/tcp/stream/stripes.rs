@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The stripes of a long body: which are sent (`SentStripes`) and which have come (`ReceivedStripes`).
+//! The stripes of a long body: the sender's record of them (`SentStripes`), and the receiver's (`ReceivedStripes`).
 
 use crate::error::{Error, Result};
 use crate::prov::tcp::memory::source::{BodySource, gather};
@@ -8,17 +8,17 @@ use crate::prov::tcp::wire::frame::{STRIPE, STRIPE_HEAD, protocol_error, status_
 /// A stripe that a stream is sending.
 pub struct Stripe {
     pub head: [u8; STRIPE_HEAD],
-    /// Its first byte in the body, and its length.
+    /// Offset in the body of the stripe's first byte.
     pub begin: u64,
     pub len: u64,
-    /// Bytes of head and stripe that are on the wire.
+    /// Number of bytes of head and stripe that are on the wire.
     pub at: u64,
-    /// A copy of its rest, from this byte of the body on, if the body was given up.
+    /// If the body was given up: a copy of the stripe's rest, and the offset in the body at which the copy begins.
     pub saved: Option<(Box<[u8]>, u64)>,
 }
 
 impl Stripe {
-    /// Bytes of the stripe itself that are on the wire.
+    /// Number of the stripe's bytes, without its head, that are on the wire.
     pub fn done(&self) -> u64 {
         self.at.saturating_sub(STRIPE_HEAD as u64)
     }
@@ -26,28 +26,30 @@ impl Stripe {
 
 /// The sender's view of a body in stripes.
 pub struct SentStripes {
-    /// Number of the body among those in stripes of this direction.
+    /// Number of the body, counted over all striped bodies of this direction.
     number: u64,
-    /// Number of stripes given to streams so far, and in all.
+    /// Number of stripes that streams have begun so far.
     next: u64,
+    /// Number of stripes that will be sent.
     limit: u64,
     /// The stripe that each stream is sending.
     under_way: Box<[Option<Stripe>]>,
-    /// The last words of the body: the number of stripes, and a status.
+    /// The two words that end the body: the number of stripes, and a status.
     end: [u8; STRIPE_HEAD],
 }
 
 impl SentStripes {
-    /// The words for the first stream, once all stripes are out.
+    /// The words that end the body on the first stream, once all stripes are out.
     pub fn end_words(&self) -> Option<&[u8; STRIPE_HEAD]> {
         self.are_out().then_some(&self.end)
     }
 
+    /// True if all stripes are out.
     pub fn are_out(&self) -> bool {
         self.next == self.limit && self.under_way.iter().all(Option::is_none)
     }
 
-    /// Begins no further stripe. Begun ones are completed from a copy, if `keep` allows one.
+    /// Gives the body up: no further stripe begins. A stripe that has begun is completed, from a copy if `keep` permits one.
     pub fn give_up(&mut self, source: &BodySource, len: u64, why: &Error, keep: bool) {
         for stripe in self.under_way.iter_mut().flatten() {
             let first = stripe.begin + stripe.done();
@@ -62,14 +64,14 @@ impl SentStripes {
         self.end = two_words(self.limit, status_of(why.code));
     }
 
-    /// Cuts a body of `len` bytes for this many streams.
+    /// The record of a body of `len` bytes that goes over this number of streams.
     pub fn new(number: u64, len: u64, streams: usize) -> SentStripes {
         let total = len.div_ceil(STRIPE);
         let under_way = std::iter::repeat_with(|| None).take(streams).collect();
         SentStripes { number, next: 0, limit: total, under_way, end: two_words(total, 0) }
     }
 
-    /// The stripe that this stream goes on with, or the next one. The caller returns it by `put_back`.
+    /// Takes the stripe that stream `index` is sending, or begins the next stripe. The caller returns the stripe by `put_back`.
     pub fn take(&mut self, index: usize, len: u64) -> Option<Stripe> {
         let place = self.under_way.get_mut(index)?;
         if place.is_none() && self.next < self.limit {
@@ -81,6 +83,7 @@ impl SentStripes {
         place.take()
     }
 
+    /// Returns a stripe to its stream, unless all of its bytes are on the wire.
     pub fn put_back(&mut self, index: usize, stripe: Stripe) {
         if let Some(place) = self.under_way.get_mut(index)
             && stripe.done() < stripe.len
@@ -95,13 +98,15 @@ pub struct ReceivedStripes {
     pub number: u64,
     /// Number of stripes of the whole body.
     total: u64,
-    /// A bit for each stripe that has begun to come; and the number of complete ones.
+    /// A bit for each stripe that has begun to come.
     begun: Box<[u64]>,
+    /// Number of stripes that have come completely.
     pub came: u64,
-    /// The highest index that has begun, plus one.
+    /// The highest index of a stripe that has begun to come, plus one.
     most: u64,
-    /// The number of stripes that the sender has sent, once its last words are here.
+    /// The number of stripes that the sender has sent, once the words that end the body are here.
     sent: Option<u64>,
+    /// The words that end the body, and the number of their bytes that are here.
     words: [u8; STRIPE_HEAD],
     have: usize,
 }
@@ -117,7 +122,8 @@ impl ReceivedStripes {
         self.sent == Some(self.came)
     }
 
-    /// Takes bytes of the last words from the first stream. Returns how many, and the status.
+    /// Takes bytes of the words that end the body, from the first stream. Returns the number of bytes taken, and the
+    /// status; 0 until the words are complete.
     pub fn end(&mut self, bytes: &[u8]) -> Result<(usize, u64)> {
         let n = bytes.len().min(STRIPE_HEAD - self.have);
         self.words[self.have..self.have + n].copy_from_slice(&bytes[..n]);
@@ -133,7 +139,8 @@ impl ReceivedStripes {
         Ok((n, status))
     }
 
-    /// A stripe begins. False: it has to wait, because `in_order` demands that others come first.
+    /// Notes that stripe `index` begins to come. False: the stripe has to wait, because `in_order` demands all earlier
+    /// stripes first.
     pub fn begin(&mut self, index: u64, in_order: bool) -> Result<bool> {
         if index >= self.sent.unwrap_or(self.total) {
             return Err(protocol_error("a stripe outside of its body"));

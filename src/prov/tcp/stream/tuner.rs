@@ -1,29 +1,34 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Decides whether further streams carry long bodies faster than one. They are asked for if the network limits one connection, and
-//! neither the peer nor this host does. Then they are tried, because a link of our own and a share of a wide link look alike from
-//! here. The faster way is kept, and the other one tried again after growing pauses.
+//! Decides whether further streams carry long bodies faster than one stream does. Further streams are asked for if the
+//! network limits the one stream, and neither the peer nor this host does. Then several streams are tried, because this
+//! side cannot tell a link that the connection has for itself from its share of a wide link. The faster way is kept,
+//! and the other way is tried again after growing pauses.
 
 use crate::sys::health::Tally;
 
-/// Time between two looks at the kernel's counters; and the least of a sample, in time with data to send, and in bytes.
+/// Time between two looks at the kernel's counters.
 const LOOK_NS: u64 = 10_000_000;
+/// Least time with data to send that makes a sample.
 const SAMPLE_NS: u64 = 400_000_000;
+/// Least bytes that make a sample.
 const SAMPLE_BYTES: u64 = 1 << 20;
-/// The least of a sample in round trips: on long paths a window takes several to open.
+/// Least number of round trips that makes a sample: on a long path a window takes several round trips to open.
 const SAMPLE_TRIPS: u64 = 16;
 /// With fewer bytes than this in flight and no body queued, the connection counts as idle.
 const BUSY: u64 = 64 << 10;
-/// Most samples of a trial with one stream, and with several: on a path that loses packets, small windows take seconds to grow.
-/// `PAUSES`: samples between two trials, at first and at most; `USED` times as many while several streams are used, because a trial
-/// of one costs more then.
+/// Most samples of a trial, with one stream and with several: on a path that loses packets, small windows take seconds to grow.
 const TRIALS: [u32; 2] = [2, 10];
+/// Number of samples between two trials, at first and at most.
 const PAUSES: (u32, u32) = (16, 256);
+/// While several streams are used, the pause is this many times as long, because a trial of one stream costs more then.
 const USED: u32 = 4;
-/// The rate of several streams, in percent of one's, from which on they are taken, and below which they are given up. The two
-/// differ because rates vary for seconds on a path that loses packets, and a rested stream begins fast.
+/// Several streams are taken if their rate is at least this many percent of one stream's. The value differs from
+/// `KEEP_PERCENT` because rates vary for seconds on a path that loses packets, and a stream that has rested begins
+/// fast.
 const TAKE_PERCENT: u64 = 115;
+/// Several streams are given up if their rate is below this many percent of one stream's.
 const KEEP_PERCENT: u64 = 95;
-/// A sample of this many percent of the mean or more counts as growth.
+/// The rate grows, if a sample has at least this many percent of the mean.
 const GROW_PERCENT: u64 = 105;
 
 /// A stretch of time in which there was data to send.
@@ -31,22 +36,24 @@ const GROW_PERCENT: u64 = 105;
 pub struct Sample {
     pub ns: u64,
     pub bytes: u64,
-    /// Number of looks; and of those that found unsent bytes, as the look before did. Right behind a post there always are some.
+    /// Number of looks.
     pub looks: u32,
+    /// Number of looks that found unsent bytes, as the look before did. Right after a post every look finds some.
     pub waits: u32,
-    /// Time with data in flight; and of that, time with the peer's window closed.
+    /// Time with data in flight.
     pub busy_us: u64,
+    /// The part of `busy_us` in which the peer's window was closed.
     pub shut_us: u64,
 }
 
 impl Sample {
-    /// True if data had to wait most of the time, and not for the peer. On a host whose CPUs are the limit, nothing is in flight
-    /// half of the time, even if the socket is full at every look.
+    /// True if data had to wait most of the time, and not because of the peer. On a host whose CPUs are the limit,
+    /// nothing is in flight half of the time, even if the socket is full at every look.
     pub fn is_held_up(&self) -> bool {
         2 * self.waits >= self.looks && self.busy_us >= self.ns / 10_000 * 9 && 4 * self.shut_us <= self.busy_us
     }
 
-    /// In KB/s.
+    /// The rate in KB/s.
     fn rate(&self) -> u64 {
         self.bytes.saturating_mul(1_000_000) / self.ns.max(1)
     }
@@ -54,30 +61,33 @@ impl Sample {
 
 #[derive(Clone, Copy, PartialEq)]
 enum TunerStage {
-    /// One stream is used; true: the network limited the last sample.
+    /// One stream is used; true: the network held up the last sample.
     One(bool),
     /// Further streams were asked for.
     Asked,
-    /// Further streams are connected. `trial`: one way is being tried, for `left` more samples; else `left` samples remain before
-    /// the next trial.
+    /// Further streams are connected. `trial` true: one way is being tried, for `left` more samples. False: `left` more
+    /// samples are taken before the next trial.
     Open { trial: bool, left: u32 },
 }
 
-/// Measures and decides. `uses`: bodies go over the further streams; `pause`: samples between two trials.
+/// Measures and decides.
 pub struct StreamTuner {
     stage: TunerStage,
+    /// Bodies go over the further streams.
     uses: bool,
-    /// The next sample does not count, because windows have to open first.
+    /// The next sample does not count, because the windows have to open first.
     fresh: bool,
+    /// Number of samples between two trials.
     pause: u32,
-    /// Mean rates of late, with one stream and with several.
+    /// Mean rates of the last samples, with one stream and with several.
     rates: [u64; 2],
-    /// When the kernel is asked next; and, while there is data to send, the time and counters of the last look and whether bytes
-    /// were waiting then.
+    /// The time of the next look.
     due: u64,
+    /// While there is data to send: the time and the counters of the last look, and whether bytes were waiting then.
     last: Option<(u64, Tally, bool)>,
     /// A long body was posted since the connection was last idle.
     had_body: bool,
+    /// The largest window that the peer has offered.
     widest: u32,
     sample: Sample,
 }
@@ -111,8 +121,8 @@ impl StreamTuner {
         self.had_body && now >= self.due
     }
 
-    /// Looks at the counters of all streams. `in_stripes`: whether the body being sent is striped; `blocked`: it waits for room.
-    /// True: ask for further streams.
+    /// Looks at the counters of all streams. `in_stripes`: whether the body that is being sent is striped; `blocked`:
+    /// sending waits for room. True: further streams are to be asked for.
     pub fn look(&mut self, now: u64, sum: &Tally, in_stripes: Option<bool>, blocked: bool) -> bool {
         self.due = now + LOOK_NS;
         self.widest = self.widest.max(sum.window);
@@ -120,7 +130,7 @@ impl StreamTuner {
             (self.had_body, self.last) = (false, None);
             return false;
         }
-        // Bodies that were begun in the other way are finished in it, and not counted.
+        // A body that was begun in the other way is finished in that way, and does not count.
         if in_stripes.is_some_and(|way| way != self.uses) {
             self.last = None;
             return false;
@@ -133,8 +143,8 @@ impl StreamTuner {
             s.looks += 1;
             s.waits += u32::from(held && was_held);
             s.busy_us += sum.busy_us.saturating_sub(last.busy_us);
-            // The window is full, but not smaller than it has been: the receiver's buffer is too small for the path, which more
-            // streams cure.
+            // If the window is full but as large as ever, the receiver's buffer is too small for the path. More streams
+            // cure this, so only a window that has shrunk counts against the peer.
             if sum.window / 3 * 4 < self.widest {
                 s.shut_us += sum.full_us.saturating_sub(last.full_us);
             }
@@ -147,6 +157,7 @@ impl StreamTuner {
         self.compare(&sample)
     }
 
+    /// Takes a sample into account. True: further streams are to be asked for.
     fn compare(&mut self, sample: &Sample) -> bool {
         let held_up = sample.is_held_up();
         crate::log!(Debug, "over several: {}, {} KB/s, held up: {held_up}", self.uses, sample.rate());
@@ -172,7 +183,7 @@ impl StreamTuner {
                 self.uses = better;
                 self.stage = TunerStage::Open { trial: false, left: if better { USED * self.pause } else { self.pause } };
             }
-            // The streams have become slower than one was.
+            // Several streams have become slower than one stream was.
             TunerStage::Open { .. } if self.uses && !self.reaches(KEEP_PERCENT) => self.switch(),
             TunerStage::Open { left: 0, .. } if self.uses || held_up => self.switch(),
             TunerStage::Open { left, .. } => self.stage = TunerStage::Open { trial: false, left: left.saturating_sub(1) },
@@ -180,18 +191,18 @@ impl StreamTuner {
         self.stage == TunerStage::Asked
     }
 
-    /// True if the rate of several streams is at least this many percent of one's.
+    /// True if the rate of several streams is at least this many percent of one stream's.
     fn reaches(&self, percent: u64) -> bool {
         self.rates[1] >= self.rates[0] / 100 * percent
     }
 
-    /// Begins a trial of the other way.
+    /// Begins a trial of the way that is not used now.
     fn switch(&mut self) {
         (self.uses, self.fresh, self.sample) = (!self.uses, true, Sample::default());
         self.stage = TunerStage::Open { trial: true, left: TRIALS[usize::from(self.uses)] };
     }
 
-    /// Further streams are connected. The side that asked for them begins a trial.
+    /// Called when further streams are connected. If this side asked for them, a trial begins.
     pub fn open(&mut self) {
         match self.stage {
             TunerStage::Asked => self.switch(),

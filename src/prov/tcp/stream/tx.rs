@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The send queue of a connection: one buffer of the library's own bytes (headers, words, short bodies), and between them long
-//! bodies, which the kernel gathers from their own memory. Many small frames leave in one system call.
+//! The send queue of a connection: one buffer of the library's own bytes (headers, words, short bodies), and between
+//! these bytes the long bodies, which the kernel gathers from their own memory. Many small frames leave in one system
+//! call.
 
 use super::body::{Body, Owner};
 use super::scatter::Scatter;
@@ -18,15 +19,18 @@ use std::os::fd::BorrowedFd;
 
 /// Bytes in the buffer above which posting returns `EAGAIN`.
 pub const QUEUE_MAX: usize = 256 << 10;
-/// Bytes and frames that are worth a system call of their own.
+/// Number of bytes that are worth a system call of their own.
 const BATCH: usize = 16 << 10;
+/// Number of frames that are worth a system call of their own.
 const BATCH_FRAMES: u32 = 96;
-/// Most pieces and bytes of one call: enough to make the call cheap, and few enough to stay in the cache.
+/// Most pieces of one call.
 const PIECES: usize = 64;
+/// Most bytes of one call: enough to make the call cheap, and few enough to stay in the cache.
 const CALL: u64 = 2 * PART;
-/// After a pause of this many ticks, `flush` first asks whether the peer has closed the connection.
+/// After a pause of this many ticks in sending, the endpoint's `flush` first asks whether the peer has closed the connection.
 const REST: u64 = 2_000_000;
 
+/// An item that stands between bytes of the buffer.
 enum QueueItem {
     Body(Box<Body>),
     /// An operation that completes when the bytes before it are out; `None`: it has completed otherwise.
@@ -34,13 +38,13 @@ enum QueueItem {
 }
 
 impl QueueItem {
-    /// Bytes of the body that have not left.
+    /// Number of the body's bytes that have not left.
     fn bytes(&self) -> u64 {
         if let QueueItem::Body(body) = self { body.rest() } else { 0 }
     }
 }
 
-/// Operations and bodies whose last byte is out.
+/// An operation or body whose last byte is out.
 pub enum Departed {
     Mark(Ending),
     Body(Box<Body>),
@@ -49,22 +53,26 @@ pub enum Departed {
 /// The send queue of a connection.
 #[derive(Default)]
 pub struct Tx {
+    /// The buffer of the library's own bytes.
     out: Vec<u8>,
-    /// Bytes of `out` that are on the wire.
+    /// Number of bytes of `out` that are on the wire.
     sent: usize,
     /// Stream position of the first byte of `out`.
     base: u64,
-    /// Each with the stream position in front of which it stands; positions count the bytes of `out` only.
+    /// Each item, with the position in front of which it stands. Positions count the bytes of `out` alone, not those of bodies.
     items: VecDeque<(u64, QueueItem)>,
+    /// Number of items that complete an operation.
     ends: usize,
+    /// Number of bodies among the items.
     bodies: usize,
     /// Frames queued since the last call of `flush`.
     frames: u32,
     pub lanes: StagingLanes,
     /// Further streams for long bodies, if there are any.
     pub streams: Option<Box<Scatter>>,
-    /// A seal or rails, through which all bytes go. `None`: they go to the socket.
+    /// The seal or the rails through which all bytes go. `None`: bytes go directly to the socket.
     pub write_transport: Option<WriteTransport>,
+    /// Items that have left and whose operations the endpoint has not completed yet.
     pub departed: Vec<Departed>,
     /// The socket or the transport takes no more for now.
     pub blocked: bool,
@@ -95,7 +103,7 @@ impl Tx {
         self.write_transport.as_ref().is_some_and(|write_transport| write_transport.room() == 0)
     }
 
-    /// True if the transport holds bytes that are not out.
+    /// True if the transport holds bytes that have not left.
     pub fn is_passing(&self) -> bool {
         self.write_transport.as_ref().is_some_and(|write_transport| !write_transport.is_out())
     }
@@ -106,13 +114,13 @@ impl Tx {
         self.bodies > 0 || self.frames >= BATCH_FRAMES || self.waiting() >= BATCH
     }
 
-    /// Bytes in the buffer that have not left.
+    /// Number of bytes in the buffer that have not left.
     #[inline]
     pub fn waiting(&self) -> usize {
         self.out.len() - self.sent
     }
 
-    /// Number of operations that complete when their bytes here have left.
+    /// Number of queued operations that complete when their bytes have left.
     #[inline]
     pub fn ends(&self) -> usize {
         self.ends
@@ -124,11 +132,12 @@ impl Tx {
         self.bodies > 0
     }
 
-    /// True if a body waits for a device's copies, whose end no socket announces.
+    /// True if a queued body comes from a device, whose copies no socket announces.
     pub fn awaits_device(&self) -> bool {
         self.items.iter().any(|(_, i)| matches!(i, QueueItem::Body(b) if matches!(b.source, BodySource::Device(_))))
     }
 
+    /// Appends bytes of the library's own.
     #[inline]
     pub fn put(&mut self, bytes: &[u8]) {
         self.out.extend_from_slice(bytes);
@@ -140,12 +149,13 @@ impl Tx {
         add(&mut self.out)
     }
 
-    /// The end of the buffer, to which `take_back` returns as long as nothing was sent since.
+    /// The end of the buffer. `take_back` returns to this end, if nothing was sent since.
     #[inline]
     pub fn end(&self) -> usize {
         self.out.len()
     }
 
+    /// Removes all bytes behind `end`.
     pub fn take_back(&mut self, end: usize) {
         self.out.truncate(end);
     }
@@ -179,7 +189,7 @@ impl Tx {
         pieces.iter().for_each(|v| v.append_to(&mut self.out));
     }
 
-    /// True if the body at the head of the queue still has stripes to send over further streams.
+    /// True if the next bytes to be sent are stripes, which go over further streams.
     pub fn is_scattering(&self) -> bool {
         let first = self.items.front().filter(|(stand, _)| *stand == self.base + self.sent as u64);
         first.is_some_and(|(_, item)| matches!(item, QueueItem::Body(b) if b.stripes.as_ref().is_some_and(|s| !s.are_out())))
@@ -200,6 +210,7 @@ impl Tx {
         }
     }
 
+    /// Queues a body behind the bytes that were put before.
     pub fn put_body(&mut self, body: Body) {
         let at = self.base + self.out.len() as u64;
         self.ends += usize::from(body.end.is_some());
@@ -207,14 +218,15 @@ impl Tx {
         self.items.push_back((at, QueueItem::Body(Box::new(body))));
     }
 
-    /// Queues the completion of an operation behind the bytes that were put before.
+    /// Queues the completion of an operation: it completes when all bytes that were put before have left.
     pub fn mark(&mut self, end: Ending, owner: Owner) {
         let at = self.base + self.out.len() as u64;
         self.ends += 1;
         self.items.push_back((at, QueueItem::Mark(Some(end), owner)));
     }
 
-    /// Removes up to `most` completions that `which` picks; the caller reports them. The bodies of these operations are given up.
+    /// Removes up to `most` completions that `which` picks, and gives up the bodies of their operations. The caller
+    /// reports the completions.
     pub fn take_ends(&mut self, which: impl Fn(&Ending) -> bool, why: &Error, most: usize) -> Vec<(Ending, Owner)> {
         let mut taken = Vec::new();
         for (_, item) in &mut self.items {
@@ -234,7 +246,7 @@ impl Tx {
         taken
     }
 
-    /// Calls `each` for every completion that is queued here.
+    /// Calls `each` for every completion in the queue.
     pub fn each_end(&self, mut each: impl FnMut(&Ending)) {
         for (_, item) in &self.items {
             match item {
@@ -262,7 +274,7 @@ impl Tx {
         self.owners().any(|o| o == Owner::Send(Some(number)))
     }
 
-    /// Gives up the body of an operation whose completion is not queued here.
+    /// Gives up the bodies of an operation whose completion is not in this queue.
     pub fn give_up(&mut self, owner: Owner, why: &Error) {
         for (_, item) in &mut self.items {
             if let QueueItem::Body(body) = item
@@ -309,6 +321,7 @@ impl Tx {
         self.flush_items(fd)
     }
 
+    /// Removes sent bytes from the buffer, if all bytes are sent or the sent ones are many.
     fn compact(&mut self) {
         if self.sent == self.out.len() {
             self.base += self.sent as u64;
@@ -348,7 +361,7 @@ impl Tx {
             }
             let moved = match &mut self.write_transport {
                 None => stream::send_pieces(fd, &pieces[..count]),
-                // Only the buffer is left: its memory is the library's own, so no page of it can be missing.
+                // Only the library's own buffer is left, so no page of the memory can be missing.
                 Some(write_transport) if self.items.is_empty() => {
                     write_transport.put(&self.out[self.sent..][..bytes as usize]).map(Moved::Bytes)
                 }
@@ -366,7 +379,7 @@ impl Tx {
                         return Ok(());
                     }
                 }
-                // Sent alone, each piece shows whether its memory is the missing one.
+                // Some piece's memory is missing. Each piece is sent alone from here on, so that the one at fault shows.
                 Moved::Fault if count > 1 => most = 1,
                 Moved::Fault => self.spoil_first()?,
                 _ => {
@@ -377,6 +390,7 @@ impl Tx {
         }
     }
 
+    /// Adds the pieces that can be sent now, in the order of the stream.
     fn collect(&mut self, call: &mut GatherCall<'_>) {
         let mut at = self.sent;
         for (stand, item) in &mut self.items {
@@ -399,7 +413,7 @@ impl Tx {
         unsafe { call.add_own(&self.out[at..]) };
     }
 
-    /// Advances the queue by `n` bytes that have left, and moves the items that ended with them to `departed`.
+    /// Advances the queue by `n` bytes that have left, and moves the items whose last byte left to `departed`.
     fn advance(&mut self, mut n: u64) {
         loop {
             let here = self.base + self.sent as u64;
@@ -438,7 +452,7 @@ impl Tx {
         }
     }
 
-    /// Keeps the staging slots filling. A body's copies start once those of the body before it are all started.
+    /// Posts copies into free staging slots. A body's copies start only when all copies of the body before have started.
     fn pump_devices(&mut self) {
         for (_, item) in &mut self.items {
             let QueueItem::Body(body) = item else { continue };
@@ -451,7 +465,7 @@ impl Tx {
         }
     }
 
-    /// The kernel could not read the memory of the first body.
+    /// Handles memory of the first body that the kernel could not read.
     #[cold]
     fn spoil_first(&mut self) -> Result<()> {
         match self.items.front_mut() {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Messages and offers that arrive: each is matched with a receive, or waits until one is posted.
+//! Messages and offers that arrive. Each is matched with a receive, or waits until a receive is posted.
 
 use super::msg::store;
 use crate::error::{Code, Result};
@@ -13,7 +13,7 @@ use crate::prov::tcp::state::State;
 use crate::prov::tcp::stream::incoming::{BodyEnd, BodySink};
 use crate::prov::tcp::wire::frame::{ACK, FAILED, Header, Kind, error_of, protocol_error, status_of, word};
 
-/// A sink for memory of this side.
+/// The sink for a body of at most `room` bytes that goes into local memory.
 pub fn sink_of(pieces: Pieces, site: Site, room: u64) -> BodySink {
     match site.is_host() {
         true => BodySink::Pieces(pieces, room),
@@ -36,7 +36,8 @@ impl State {
         self.begin(BodySink::Buffer(granted(h.len as usize)?), BodyEnd::Unexpected { data, number }, h, None)
     }
 
-    /// The receive for a message that arrives now; `None` while earlier messages wait for theirs.
+    /// Takes the receive for a message that arrives now. `None`: no receive is posted, or earlier messages still wait
+    /// for receives.
     fn next_receive(&mut self) -> Option<Recv> {
         if !self.unexpected.is_empty() {
             return None;
@@ -60,7 +61,7 @@ impl State {
         Ok(())
     }
 
-    /// Delivers an unexpected message to its receive.
+    /// Delivers a message that waited to its receive.
     pub fn deliver(&mut self, mut recv: Recv, message: Unexpected) {
         match message {
             Unexpected::Buffered { bytes, data, number } => {
@@ -82,7 +83,7 @@ impl State {
         }
     }
 
-    /// Completes a message: confirms it to its sender if that was asked for, and completes its receive.
+    /// Ends a message: confirms it to its sender, if the sender wants a confirmation (`number`), and completes its receive.
     pub fn end_message(&mut self, recv: Option<Recv>, len: u64, data: Option<u64>, number: Option<u64>, result: Result<()>) {
         if let (Some(number), Some(conn)) = (number, self.conn.as_deref_mut()) {
             let status = match (&recv, &result) {
@@ -118,7 +119,8 @@ impl State {
         self.begin(sink, BodyEnd::Message { recv: t.recv, len: t.len, data: t.data, number }, h, failed)
     }
 
-    /// Stores an unexpected message that is complete, unless a receive was posted meanwhile.
+    /// Stores a complete message that no receive matched when it began. If a receive was posted meanwhile, delivers the
+    /// message instead.
     pub fn keep(&mut self, message: Unexpected) {
         match self.next_receive() {
             Some(recv) => self.deliver(recv, message),

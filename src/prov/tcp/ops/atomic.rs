@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Atomic operations. The target's CPU carries them out in its progress, in the order of the frames. An operation without a result
-//! is acknowledged as a WRITE is, one that fetches is answered as a READ is.
+//! Atomic operations. The target's CPU carries them out during its progress, in the order of the frames. An operation
+//! that fetches is answered as a READ is; every other operation is acknowledged as a WRITE is.
 
 use super::target::paths_of;
 use crate::error::{Code, Error, Result, errno};
@@ -27,7 +27,7 @@ impl State {
             return Err(Error::new(errno::ENOCQ, "ep: no completion queue or counter is bound for reads"));
         }
         let wanted = self.bind.wants_entry(c.flags);
-        // Operations that fault injection holds go first.
+        // Fault injection does not hold atomic operations, so one that would overtake held operations gets `EAGAIN`.
         let held = self.held();
         let conn = self.up()?;
         if !conn.has_atomics {
@@ -59,7 +59,7 @@ impl State {
         Ok(())
     }
 
-    /// A peer's operation whose operands are in the buffer. False: they are still to come.
+    /// Carries out a peer's operation whose operands are in the buffer already. False: the operands are still to come.
     #[inline]
     pub fn atomic_fast(&mut self, domain: &Domain, h: &Header, size: usize) -> Result<bool> {
         let Some(conn) = self.conn.as_deref_mut() else { return Ok(false) };
@@ -72,7 +72,7 @@ impl State {
         Ok(true)
     }
 
-    /// A peer's operation whose operands are still to come.
+    /// Begins to receive the operands of a peer's operation.
     pub fn on_atomic(&mut self, h: &Header, words: &[u8]) -> Result<()> {
         let request = decode_request(h, words)?;
         self.begin(BodySink::Buffer(granted(h.len as usize)?), BodyEnd::Atomic(request), h, None)

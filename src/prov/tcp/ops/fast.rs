@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The fast path: operations on one short piece of host memory that complete with a plain entry, and the arrival of their frames.
-//! It declines everything else, which `rma`, `msg` and `inbound` then handle; they must behave alike for the operations that both
-//! can carry out.
+//! The fast path: operations with one short piece of host memory that need no more than a plain completion, and the
+//! handling of their frames. The fast path declines everything else, which `rma`, `msg` and `inbound` then handle. An
+//! operation that both ways can carry out must have the same effects on both.
 
 use super::rma::{COPY_MAX, path_of};
 use super::target::{ANSWER_COPY, paths_of};
@@ -29,7 +29,8 @@ use std::os::fd::AsFd;
 const FAST_FLAGS: u64 = SILENT | flags::INJECT | flags::COMPLETION | flags::TRANSMIT_COMPLETE | flags::DELIVERY_COMPLETE;
 
 impl State {
-    /// The connection, if the fast path may take the operation. `Fast::Again`: there is no room for it now.
+    /// The connection, if the fast path may take the operation. `Fast::Declined`: it may not. `Fast::Again`: there is
+    /// no room for the operation now.
     #[inline(always)]
     fn fast_conn(&self, len: usize, op_flags: u64) -> std::result::Result<&Conn, Fast> {
         let Some(conn) = self.conn.as_deref() else { return Err(Fast::Declined) };
@@ -130,7 +131,7 @@ impl State {
         Fast::Done
     }
 
-    /// A WRITE to one piece of host memory that is complete in the buffer. False: declined.
+    /// Carries out a WRITE to one piece of host memory, if the WRITE is complete in the buffer. False: declined.
     #[inline]
     pub fn write_fast(&mut self, domain: &Domain, h: &Header, size: usize) -> Result<bool> {
         let Some(conn) = self.conn.as_deref_mut() else { return Ok(false) };
@@ -160,7 +161,7 @@ impl State {
             crate::log!(Warn, "{e}");
         }
         if wrote.is_err() {
-            // `on_write` fails in the same way, and reports it.
+            // `on_write` then fails in the same way, and reports the failure.
             return Ok(false);
         }
         conn.rx.consume(size + h.len as usize);
@@ -173,7 +174,7 @@ impl State {
         Ok(true)
     }
 
-    /// A message that is complete in the buffer, for a receive in host memory. False: declined.
+    /// Handles a message that is complete in the buffer and matches a receive in host memory. False: declined.
     #[inline]
     pub fn recv_fast(&mut self, h: &Header, size: usize) -> Result<bool> {
         let Some(conn) = self.conn.as_deref_mut() else { return Ok(false) };
@@ -200,7 +201,7 @@ impl State {
         Ok(true)
     }
 
-    /// A short READ of one region in host memory, answered at once. False: declined.
+    /// Answers a short READ of one region in host memory at once. False: declined.
     #[inline]
     pub fn answer_fast(&mut self, domain: &Domain, h: &Header, size: usize) -> bool {
         let Some(conn) = self.conn.as_deref_mut() else { return false };
@@ -211,21 +212,21 @@ impl State {
         let (addr, len, key) = (word(words, 0), word(words, 1), word(words, 2));
         let Some(region) = conn.look_up(domain, key) else { return false };
         let Ok(skip) = region.check(addr, h.len, Access::REMOTE_READ, paths_of(h.paths)) else { return false };
-        // CPU access to a dma-buf has to be bracketed by calls that can fail.
+        // CPU access to a dma-buf needs a call before and one after, which can fail.
         if len != h.len || !region.site().is_host() || region.is_file() || region.enter().is_err() {
             return false;
         }
         let answered = conn.answer(h.len, |out| region.read(skip, h.len, out));
         region.leave();
         if answered.is_err() {
-            // `on_read` fails in the same way, and reports it.
+            // `on_read` then fails in the same way, and reports the failure.
             return false;
         }
         conn.rx.consume(size);
         true
     }
 
-    /// An answer to the oldest READ that is complete in the buffer, for host memory. False: declined.
+    /// Handles an answer to the oldest READ that is complete in the buffer and goes to host memory. False: declined.
     #[inline]
     pub fn end_read_fast(&mut self, h: &Header, size: usize) -> bool {
         let Some(conn) = self.conn.as_deref_mut() else { return false };
@@ -241,8 +242,8 @@ impl State {
         true
     }
 
-    /// A turn of a connection on which nothing waits: reads the socket, and in most turns that is all. `None`: a full turn is
-    /// needed.
+    /// Takes a turn of a connection on which nothing waits: reads the socket, which in most turns is all there is to
+    /// do. `None`: a full turn is needed.
     #[inline(always)]
     pub fn quiet_turn(&mut self, domain: &Domain) -> Option<Result<()>> {
         let conn = self.conn.as_deref_mut()?;
@@ -259,6 +260,7 @@ impl State {
         }
     }
 
+    /// Handles the bytes that `quiet_turn` has read. `more`: the socket may have more.
     fn handle_arrived(&mut self, domain: &Domain, more: bool) -> Result<()> {
         if self.parse(domain)? && more {
             self.receive(domain)?;

@@ -8,8 +8,8 @@ use crate::prov::tcp::fault::AcceptedOp;
 use crate::prov::tcp::state::{Phase, State};
 
 impl State {
-    /// Applies fault injection to an accepted operation. Returns the operation if it is to be started now; without faults, and for
-    /// lanes (the layer above injects its own), always.
+    /// Applies fault injection to an accepted operation. Returns the operation if it is to be started now. That is
+    /// always so without faults, and for lanes, because the layer above a lane injects its own.
     #[inline]
     pub fn apply_faults(&mut self, domain: &Domain, accepted: AcceptedOp) -> Option<AcceptedOp> {
         if self.faults.is_none() || self.bind.is_lane() { Some(accepted) } else { self.judge(domain, accepted) }
@@ -19,7 +19,7 @@ impl State {
     fn judge(&mut self, domain: &Domain, accepted: AcceptedOp) -> Option<AcceptedOp> {
         let connected = matches!(self.phase, Phase::Connected);
         let faults = self.faults.as_mut().filter(|_| connected || matches!(self.phase, Phase::Enabled | Phase::Connecting { .. }));
-        // The connection is over: a delay has no meaning any more.
+        // If the connection is over, a delay has no meaning any more.
         let Some(faults) = faults else { return Some(accepted) };
         let op = match &accepted {
             AcceptedOp::Rma { dir, .. } => Op::from(*dir),
@@ -47,7 +47,7 @@ impl State {
             }
             Verdict::Lose => {
                 tell_end(self.object, &self.peer_address(), &Plan::gone());
-                // Operations complete in the order of posting: the earlier ones first.
+                // Operations complete in the order in which they were posted, so the earlier ones come first.
                 self.end_everything(domain, &Plan::gone());
                 match accepted {
                     AcceptedOp::Rma { posted, .. } | AcceptedOp::Send(posted) => self.fail(&posted.end, Plan::gone()),
@@ -66,7 +66,7 @@ impl State {
             && faults.held.front().is_some_and(|(until, _)| *until <= now)
         {
             let Some((until, accepted)) = faults.held.pop_front() else { return };
-            // A message may have to wait for room in the peer's window, and the operations behind it wait with it.
+            // A message may have to wait for room in the peer's window. All operations behind the message wait, too.
             if let Some(accepted) = self.start(domain, accepted) {
                 if let Some(faults) = &mut self.faults {
                     faults.held.push_front((until, accepted));
@@ -76,7 +76,7 @@ impl State {
         }
     }
 
-    /// Starts an accepted operation. A message for which the peer's window has no room is returned.
+    /// Starts an accepted operation. Returns the operation if it is a message for which the peer's window has no room.
     pub fn start(&mut self, domain: &Domain, accepted: AcceptedOp) -> Option<AcceptedOp> {
         match accepted {
             AcceptedOp::Rma { dir, remote, posted: p } => self.start_rma(domain, dir, p.pieces, &remote, &p.c, p.end, p.site),

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Resting: a thread that drives many endpoints does not visit those that can get work only from their socket, a post, or their
-//! next deadline (`prov::rest`). The endpoint decides here when it may rest, and calls the thread back.
+//! Resting: a thread that drives many endpoints does not visit an endpoint whose only further work comes from its
+//! socket, a post, or its next deadline (`prov::rest`). Here the endpoint decides when it may rest, and here it calls
+//! the thread back.
 
 use crate::prov::rest::Rest;
 use crate::prov::tcp::conn::StreamsState;
@@ -9,11 +10,12 @@ use crate::sys::time::now_ns;
 use std::sync::Arc;
 
 impl State {
-    /// True if all further work is announced by the socket or comes with a post.
+    /// True if the socket or a post announces all further work.
     fn is_idle(&self) -> bool {
         let quiet = match self.conn.as_deref() {
             Some(conn) => {
-                // Posted bodies show if further streams would help, so these states need no visits.
+                // In these states nothing happens before a body is posted, and the tuner then finds out whether further
+                // streams would help.
                 let one = matches!(
                     conn.streams_state,
                     StreamsState::None | StreamsState::Refused(_) | StreamsState::OnDemand(_) | StreamsState::Asked(_)
@@ -22,16 +24,19 @@ impl State {
             }
             None => matches!(self.phase, Phase::Down(_)) && self.recvs.is_empty(),
         };
-        // A lane is read by the layer above, outside of turns of progress.
+        // The layer above reads a lane outside of turns of progress, so a lane never rests here.
         let whole = self.faults.is_none() && self.acceptor.is_none() && !self.bind.is_lane();
         quiet && whole && (self.unexpected.is_empty() || self.recvs.is_empty())
     }
 
+    /// The time of the next work that neither the socket nor a post announces; `u64::MAX`: none.
     fn next_look(&self) -> u64 {
         let keepalive = self.conn.as_ref().map_or(u64::MAX, |conn| conn.keepalive_due());
         if self.earliest == 0 { keepalive } else { keepalive.min(self.earliest) }
     }
 
+    /// Lets the endpoint rest, if it may. Returns the time until which it rests at the latest, unless it is called
+    /// back. `None`: it may not rest. `number`: the endpoint's number in `at`.
     pub fn rest(&mut self, at: &Arc<Rest>, number: u64) -> Option<u64> {
         let until = self.next_look();
         if !self.is_idle() || (until < u64::MAX && until <= now_ns()) {
@@ -47,7 +52,7 @@ impl State {
         Some(until)
     }
 
-    /// Called after anything that may have given the endpoint work.
+    /// Called after everything that may have given the endpoint work: ends the rest if the endpoint is no longer idle.
     #[inline(always)]
     pub fn rouse_if_active(&mut self) {
         if !self.resting.is_empty() {
@@ -62,6 +67,7 @@ impl State {
         }
     }
 
+    /// Ends the rest: calls the endpoint back in every set in which it rests.
     #[cold]
     pub fn rouse(&mut self) {
         if self.resting.is_empty() {
@@ -118,7 +124,7 @@ mod tests {
         }
     }
 
-    /// Puts an endpoint into this state of its further streams, as if the peer were on another host.
+    /// Sets the state of an endpoint's further streams, as if the peer were on another host.
     fn may_have(ep: &Endpoint, streams_state: StreamsState) {
         if let Some(conn) = ep.state.lock().conn.as_deref_mut() {
             (conn.streams_state, conn.tuner) = (streams_state, Some(Box::new(StreamTuner::new())));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Handles the peer's frames one by one, in order: each is checked, carried out and answered before the next. A frame that has to
-//! wait, for room in a completion queue or for a device, stops the parser until the next turn.
+//! Handles the peer's frames one by one, in order: each frame is checked, carried out and answered before the next one.
+//! A frame that has to wait, for room in a completion queue or for a device, stops the handling until the next turn.
 
 use super::arrival::sink_of;
 use super::target::{Target, check_sum, hold_device_memory, refused};
@@ -23,7 +23,8 @@ use crate::prov::tcp::wire::frame::{
 /// Most times that the socket is read in one turn.
 const BUDGET: usize = 16;
 
-/// The error for a socket that has failed: the peer is lost, whichever error the kernel gives. The words keep that error.
+/// The error for a socket that has failed. The peer counts as gone, whichever error the kernel gives; the words have
+/// the kernel's error.
 pub fn gone(e: &Error) -> Error {
     Error::coded(errno::ECONNRESET, Code::PeerGone, format!("the peer is gone: {}", e.words))
 }
@@ -35,7 +36,7 @@ impl State {
         Ok(self.conn.as_deref_mut().is_some_and(|c| std::mem::take(&mut c.rx.moved)) || came)
     }
 
-    /// As `receive`, for the first stream; `parse` reads the further ones while a body comes over them.
+    /// As `receive`, for the first stream. While a body comes over further streams, `parse` reads those.
     fn receive_first(&mut self, domain: &Domain) -> Result<bool> {
         let mut came = false;
         for _ in 0..BUDGET {
@@ -72,7 +73,7 @@ impl State {
         Ok(came)
     }
 
-    /// Handles the frames in the buffer; false: one has to wait for room in a queue or for a device.
+    /// Handles the frames in the buffer. False: a frame has to wait for room in a queue or for a device.
     pub fn parse(&mut self, domain: &Domain) -> Result<bool> {
         loop {
             let Some(conn) = self.conn.as_deref_mut() else { return Ok(false) };
@@ -106,6 +107,7 @@ impl State {
             if bytes.len() < size {
                 return Ok(true);
             }
+            // These frames put an entry into the completion queue of receives.
             let gives_entry = matches!(header.kind, Kind::Send | Kind::Offer | Kind::Taken) || header.has(DATA);
             if gives_entry && self.bind.rx.as_ref().is_some_and(|q| !q.has_room()) {
                 return Ok(false);
@@ -180,7 +182,7 @@ impl State {
         }
     }
 
-    /// The peer has carried out the first `done` of our writes.
+    /// Takes note that the peer has carried out the first `done` of this side's writes, and completes those.
     #[inline]
     fn acknowledge(&mut self, done: u32) -> Result<()> {
         let Some(conn) = self.conn.as_deref_mut() else { return Ok(()) };
@@ -188,7 +190,7 @@ impl State {
         if news > conn.writes.len() {
             return Err(protocol_error("an acknowledgement of writes that were never sent"));
         }
-        // Accepting it would complete a write whose memory is still being sent.
+        // To accept this acknowledgement would complete a write whose memory is still being sent.
         if conn.tx.first_write().is_some_and(|first| (first.wrapping_sub(conn.acked) as usize) <= news) {
             return Err(protocol_error("an acknowledgement of a write that is still on its way"));
         }
@@ -205,6 +207,7 @@ impl State {
         Ok(())
     }
 
+    /// Begins to receive the body behind header `h`. `failed`: the reason for which the body's bytes are not stored.
     pub fn begin(&mut self, sink: BodySink, at_end: BodyEnd, h: &Header, failed: Option<Error>) -> Result<()> {
         let mut body = Incoming::new(sink, at_end, h.len, h.has(PARTS));
         body.failed = failed;
@@ -232,7 +235,7 @@ impl State {
         self.write_to(target, h, data)
     }
 
-    /// Receives the body of a WRITE into its target, or discards it if the target was refused.
+    /// Receives the body of a WRITE into its target. If the target was refused, the body is discarded and the refusal reported.
     pub fn write_to(&mut self, target: Result<Target>, h: &Header, data: Option<u64>) -> Result<()> {
         let into = target.and_then(|target| match target {
             Target::Host(runs) => {
@@ -320,7 +323,7 @@ impl State {
         Ok(())
     }
 
-    /// A body has arrived completely, or its sender has given it up.
+    /// Carries out the action at the end of a body. The body has arrived completely, or its sender has given it up.
     fn finish(&mut self, mut body: Incoming) -> Result<()> {
         let Some(conn) = self.conn.as_deref_mut() else { return Ok(()) };
         let mut result = match body.status {
@@ -347,7 +350,7 @@ impl State {
                     }
                 }
             }
-            // `parse` has carried these out already.
+            // `parse` has carried out these two already.
             BodyEnd::Atomic(_) | BodyEnd::List(..) => {}
             BodyEnd::Answer => {
                 if let Some(read) = conn.reads.pop_front()

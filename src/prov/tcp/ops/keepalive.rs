@@ -14,17 +14,17 @@ use std::os::fd::{AsFd, BorrowedFd};
 
 /// The least and the longest time between two queries of the kernel.
 const PAUSE_NS: (u64, u64) = (10_000_000, 10_000_000_000);
-/// Number of queries within the time after which a peer counts as dead.
+/// Number of queries in the time after which a peer counts as dead.
 const LOOKS: u64 = 16;
 
 impl Conn {
-    /// When the kernel is to be queried next; `u64::MAX`: not before something is sent.
+    /// The time of the next query, in ns; `u64::MAX`: there is nothing to query before something is sent.
     pub fn keepalive_due(&self) -> u64 {
         let quiet = self.tx.last <= self.keepalive.clear || matches!(self.tx.write_transport, Some(WriteTransport::Rails(_)));
         if quiet || config::get().tcp.timeout_ms == 0 { u64::MAX } else { self.keepalive.due }
     }
 
-    /// Queries the kernel if it is time; returns the error for a peer that counts as dead.
+    /// Queries the kernel if a query is due. Returns the error of a peer that counts as dead.
     pub fn check_peer(&mut self, now: u64) -> Option<Error> {
         let limit = config::get().tcp.timeout_ms;
         if now < self.keepalive_due() {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Lists of blocks: one WRITE or READ frame names up to `BLOCKS_MAX` blocks. The target checks all of them before it touches a
-//! byte. The blocks' bytes are one body, which is sent and received as any other.
+//! Lists of blocks. One WRITE or READ frame names up to `BLOCKS_MAX` blocks. The target checks all of these blocks
+//! before it touches a byte. The bytes of all blocks are one body, which is sent and received as any other body.
 
 use super::rma::{COPY_MAX, path_of};
 use super::target::{Target, are_short, paths_of, refused};
@@ -26,15 +26,19 @@ use crate::prov::tcp::wire::frame::{BLOCK, BLOCKS_MAX, BODY_MAX, Header, Kind, L
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// The part of a list that one frame takes: on this side, all of it lies in one device's memory or in the host's.
+/// The part of a list that one frame takes. All its local memory lies on one device, or all on the host.
 struct Part {
     site: Site,
+    /// Number of runs.
     count: usize,
+    /// Bytes of all runs.
     total: usize,
+    /// The local memory, in which adjacent blocks are one piece.
     pieces: Vec<Iov>,
 }
 
 impl Part {
+    /// Takes as many runs from the beginning of `runs` as one frame can have.
     fn of(domain: &Domain, runs: &[list::Run], pairs: &[Pair]) -> Result<Part> {
         let mut part = Part { site: Site::HOST, count: 0, total: 0, pieces: Vec::with_capacity(runs.len().min(BLOCKS_MAX)) };
         let mut pair = u32::MAX;
@@ -68,7 +72,7 @@ impl Part {
 }
 
 impl State {
-    /// Decides whether a list goes in frames of its own. If so, the local memory of all its blocks is checked.
+    /// Decides whether a list goes in frames of its own. If it does, the local memory of all blocks is checked here.
     pub fn list(&mut self, domain: &Domain, list: &List) -> Result<Native> {
         let has_faults = self.faults.is_some();
         let conn = self.up()?;
@@ -122,6 +126,7 @@ impl State {
         Ok(count)
     }
 
+    /// Queues the WRITE of a part of a list.
     #[allow(clippy::too_many_arguments)]
     fn put_list(&mut self, runs: &[list::Run], pairs: &[Pair], c: &Common, end: Ending, pieces: Pieces, site: Site, paths: u8) {
         let stream = self.options.stream;
@@ -151,6 +156,7 @@ impl State {
         conn.writes.push_back(WriteOp { end, at: RemoteAddr::default(), status: WriteStatus::Pending, refused: None });
     }
 
+    /// Queues the READ of a part of a list.
     fn ask_for_list(&mut self, runs: &[list::Run], pairs: &[Pair], end: Ending, pieces: Pieces, site: Site, paths: u8) {
         let stream = self.options.stream;
         let Some(conn) = self.conn.as_deref_mut() else { return };
@@ -164,7 +170,7 @@ impl State {
         conn.reads.push_back(ReadOp { end, at: RemoteAddr::default(), pieces, site, over: false });
     }
 
-    /// The blocks of a list are here. For a WRITE, its data follows.
+    /// Handles the blocks of a list, which are complete. For a WRITE, its data follows.
     pub fn on_list(&mut self, domain: &Domain, h: &Header, data: Option<u64>, blocks: &[u8]) -> Result<()> {
         let lens = (0..blocks.len() / BLOCK).map(|i| word(blocks, 3 * i + 1));
         if lens.clone().try_fold(0u64, |sum, len| sum.checked_add(len)) != Some(h.len) {
@@ -195,7 +201,7 @@ impl Conn {
         });
     }
 
-    /// Begins to receive a list of `count` blocks.
+    /// Begins to receive the `count` blocks of a list, which come before the data.
     pub fn expect_list(&mut self, h: &Header, data: Option<u64>, count: u64) -> Result<()> {
         if !self.has_lists || !(1..=BLOCKS_MAX as u64).contains(&count) {
             return Err(protocol_error("a list of no blocks, or of too many"));
@@ -206,7 +212,7 @@ impl Conn {
         Ok(())
     }
 
-    /// Checks every block of a list; an error names the first that fails.
+    /// Checks every block of a list. An error names the first block that fails.
     fn list_target(&mut self, domain: &Domain, h: &Header, blocks: &[u8], need: Access) -> Result<Target> {
         let (permitted, count) = (paths_of(h.paths), blocks.len() / BLOCK);
         let (mut runs, mut regions): (Vec<RegionRun>, Vec<Arc<Region>>) = (granted(count)?, Vec::new());
@@ -221,7 +227,7 @@ impl Conn {
                     None => {
                         let region = self.look_up(domain, key).ok_or_else(|| fail(Code::Key, 0))?;
                         if regions.first().is_some_and(|first| first.site() != region.site()) {
-                            // The block itself is valid, but it is not on the same device as those before it.
+                            // The block itself is valid, but lies on another device than the blocks before it.
                             return Err(fail(Code::Path, len));
                         }
                         if region.is_stale() {

@@ -8,8 +8,8 @@
 //! - `rma`, `atomic`, `list`, `msg`: operations that this side posts
 //! - `inbound`: carries out the frames of the peer, with `target` (memory of this side that the peer names) and `arrival`
 //!   (messages)
-//! - `fast`, `table`: the short way of the common cases, and the table through which exported functions reach it
-//! - `keepalive`, `idle`: peers that are gone, and endpoints that need no visits
+//! - `fast`: the short way for the common operations; `table`: the table by which exported functions reach this way
+//! - `keepalive`: finds peers that are gone; `idle`: endpoints that their thread need not visit
 //! - `held_operations`: operations delayed by fault injection
 
 pub mod arrival;

@@ -23,7 +23,7 @@ use crate::prov::tcp::stream::body::{Body, Owner};
 use crate::prov::tcp::stream::tx::QUEUE_MAX;
 use crate::prov::tcp::wire::frame::{ACK, DATA, Header, Kind};
 
-/// Copies host bytes into pieces of memory at `site`.
+/// Copies bytes of the library's own into pieces of memory at `site`.
 pub fn store(site: Site, pieces: &Pieces, bytes: &[u8]) -> Result<()> {
     piece::store(site, pieces.as_slice(), 0, bytes)
 }
@@ -65,6 +65,7 @@ impl State {
         Ok(())
     }
 
+    /// Sends or offers an accepted message.
     #[inline]
     pub fn start_send(&mut self, domain: &Domain, pieces: Pieces, c: &Common, end: Ending, site: Site) {
         let whole = self.conn.as_deref_mut().is_some_and(|conn| conn.admit(end.len as u64));
@@ -88,7 +89,7 @@ impl State {
         }
     }
 
-    /// Completes an operation when everything queued so far is out.
+    /// Completes an operation when everything that is queued now has left.
     #[inline]
     pub fn end_when_out(&mut self, end: &Ending) {
         match self.conn.as_deref_mut() {
@@ -101,7 +102,8 @@ impl State {
         }
     }
 
-    /// Queues a whole message. True: the caller has to complete it when it is out; false: its body or the peer's confirmation does.
+    /// Queues a whole message. True: the caller calls `end_when_out`. False: the message completes with its body, or by
+    /// the peer's confirmation.
     fn put_send(&mut self, c: &Common, end: Ending, pieces: Pieces, site: Site) -> Result<bool> {
         let stream = self.options.stream;
         let Some(conn) = self.conn.as_deref_mut() else { return Ok(false) };
@@ -131,6 +133,7 @@ impl State {
         Ok(copied && !ack)
     }
 
+    /// Queues the offer of a message. Never returns true: an offered message completes later.
     fn put_offer(&mut self, c: &Common, end: Ending, pieces: Pieces, site: Site) -> Result<bool> {
         let stream = self.options.stream;
         let Some(conn) = self.conn.as_deref_mut() else { return Ok(false) };
@@ -156,7 +159,8 @@ impl State {
         Ok(false)
     }
 
-    /// The receiver asks for an offered message: sends its first `want` bytes. `end`: completes when they are out.
+    /// Sends the first `want` bytes of an offered message, for which the receiver has asked. `end`: completes when
+    /// these bytes are out.
     pub fn send_taken(&mut self, number: u64, offered: Offered, want: u64, end: Option<Ending>) {
         let Some(conn) = self.conn.as_deref_mut() else { return };
         if want == 0 {
@@ -226,17 +230,18 @@ impl State {
         Ok(())
     }
 
+    /// Makes an accepted receive available, and matches it with a message that waited.
     pub fn start_recv(&mut self, domain: &Domain, recv: Recv) {
         self.recvs.push_back(recv);
         if !self.unexpected.is_empty() {
             self.match_unexpected();
-            // The sender may wait for the window that this match frees, and the program, which has its message, may not call again
-            // soon.
+            // The sender may wait for the room that this match frees in its window. The program has its message and may
+            // not call again soon, so the report is sent now.
             self.send_or_batch(domain, flags::INJECT);
         }
     }
 
-    /// Delivers unexpected messages to receives, while the completion queue has room.
+    /// Delivers messages that waited to receives, while the completion queue has room.
     pub fn match_unexpected(&mut self) {
         while !self.recvs.is_empty() && !self.unexpected.is_empty() && self.bind.rx.as_ref().is_none_or(|q| q.has_room()) {
             if let (Some(mut recv), Some(message)) = (self.recvs.pop_front(), self.unexpected.pop_front()) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! One turn of progress of an endpoint: it sends waiting frames, handles arrived ones, acknowledges writes, and from time to time
-//! examines deadlines, streams, rails and the peer. Also the completions that the peer does not cause: by deadline, by cancelling,
-//! and by the loss of the connection.
+//! One turn of progress of an endpoint. The turn sends waiting frames, handles frames that arrived, acknowledges
+//! writes, and from time to time examines deadlines, streams, rails and the peer. Here are also the completions that
+//! the peer does not cause: by deadline, by cancelling, and by the loss of the connection.
 
 use crate::error::{Code, Error, Result, errno};
 use crate::prov::bind::Ending;
@@ -17,13 +17,13 @@ use crate::prov::tcp::stream::tx::Departed;
 use crate::prov::tcp::wire::frame::{Header, Kind};
 use crate::sys::{cancel, socket, stream, time};
 
-/// Least number of ticks between two calls of `look`.
+/// Least number of CPU ticks between two calls of `look`.
 const LOOK: u64 = 100_000;
-/// Bound of `say_goodbye`.
+/// Most time that `say_goodbye` waits.
 const GOODBYE_MS: u64 = 200;
 
 impl State {
-    /// One turn. `force`: the last turn before the calling thread sleeps.
+    /// Takes one turn. `force`: this is the last turn before the calling thread sleeps.
     #[inline]
     pub fn progress(&mut self, domain: &Domain, force: bool) {
         if self.conn.is_some() {
@@ -42,6 +42,7 @@ impl State {
         self.rouse_if_active();
     }
 
+    /// A full turn of an endpoint with a connection.
     fn turn(&mut self, domain: &Domain, force: bool) -> Result<()> {
         if force || !self.conn.as_ref().is_some_and(|c| c.may_batch_in_turn()) {
             self.flush();
@@ -55,14 +56,14 @@ impl State {
         self.end_turn(came, force || self.is_unattended(domain))
     }
 
-    /// True if nothing may be left waiting for a later call: a thread of the library, or one that is about to sleep, drives this
-    /// endpoint, and the program itself may never call again.
+    /// True if no work may be left for a later call. A thread of the library drives this endpoint, or one that is about
+    /// to sleep, and the program itself may never call again.
     #[inline]
     pub fn is_unattended(&self, domain: &Domain) -> bool {
         domain.auto || self.sleepers > 0
     }
 
-    /// The second half of a turn. `came`: something arrived in it.
+    /// The second half of a turn. `came`: something arrived in the first half.
     #[inline]
     pub fn end_turn(&mut self, came: bool, force: bool) -> Result<()> {
         if !self.unexpected.is_empty() && !self.recvs.is_empty() {
@@ -75,7 +76,7 @@ impl State {
             self.flush();
         }
         let Some(conn) = self.conn.as_deref_mut() else { return Ok(()) };
-        // Frames that the peer sent before the connection ended are handled first, in as many turns as they take.
+        // Frames that the peer sent before the connection ended are handled first, in as many turns as this takes.
         if conn.end_reason.is_some() && !came {
             return self.end_if_drained();
         }
@@ -86,7 +87,7 @@ impl State {
     #[cold]
     fn end_if_drained(&mut self) -> Result<()> {
         let Some(conn) = self.conn.as_deref_mut() else { return Ok(()) };
-        // The completion queue is full: arrived messages are delivered once the program has read it.
+        // If the completion queue is full, arrived messages are delivered once the program has read the queue.
         let full = self.bind.rx.as_ref().is_some_and(|q| !q.has_room());
         if full && (conn.rx.has_bytes() || conn.rx.body.as_ref().is_some_and(|b| b.all_came())) {
             return Ok(());
@@ -94,6 +95,7 @@ impl State {
         if conn.rx.awaits_stripes() {
             return Ok(());
         }
+        // A device's copies of the last body may still be under way.
         let copying = conn.rx.body.as_ref().is_some_and(|b| b.all_came());
         match conn.end_reason.clone() {
             Some(why) if !copying => Err(why),
@@ -101,28 +103,29 @@ impl State {
         }
     }
 
-    /// Sends waiting bytes and completes the operations that end with them.
+    /// Sends waiting bytes, and completes the operations whose last byte left.
     #[inline]
     pub fn flush(&mut self) {
         let Some(conn) = self.conn.as_deref_mut() else { return };
         if conn.tx.is_empty() {
-            // The turn of the rails (`look_at_rails`) may have made room.
+            // The rails have their own turn (`look_at_rails`), which may have made room.
             conn.tx.blocked &= conn.tx.is_full();
             return;
         }
         let Conn { fd, tx, end_reason, writes, .. } = conn;
         let waited = tx.blocked;
-        // After a pause: the kernel would accept one call more for a connection that the peer has closed, and those bytes would be
-        // lost unnoticed.
+        // The kernel accepts one more call for a connection that the peer has closed, and would lose its bytes
+        // silently. After a pause the connection is therefore examined first.
         let sent = match tx.has_rested() && socket::hung_up(&fd) {
             true => Err(Error::fixed(errno::EPIPE, "it closed the connection or died")),
             false => tx.flush(std::os::fd::AsFd::as_fd(fd)),
         };
         if let Err(e) = sent {
-            // The peer may have sent something before it closed, which is still to be read.
+            // The peer may have sent something before it closed the connection. These bytes are still to be read.
             end_reason.get_or_insert(if e.code == Code::Fault { e } else { super::inbound::gone(&e) });
             if let Some(last) = writes.back_mut() {
-                // This very call injected the operation, so its failure can still be reported.
+                // The last write may be the one that this very call injected, and whose caller still waits: its failure can be
+                // reported.
                 last.end.silent = false;
             }
         }
@@ -135,6 +138,7 @@ impl State {
         }
     }
 
+    /// Completes the operations of bodies and marks that have left.
     fn complete_departed(&mut self) {
         let Some(conn) = self.conn.as_deref_mut() else { return };
         for departed in std::mem::take(&mut conn.tx.departed) {
@@ -158,8 +162,8 @@ impl State {
         }
     }
 
-    /// Completes a write whose memory could not be read, with a reason that the target does not know. `early`: its completion, if
-    /// it was to be reported when its bytes are out.
+    /// Completes a write whose memory could not be read, with this side's reason, which the target does not know.
+    /// `early`: the write's completion, if it was to be reported when the bytes are out.
     fn end_write(&mut self, sequence: u32, early: Option<Ending>, why: Error) {
         let Some(conn) = self.conn.as_deref_mut() else { return };
         let open = conn.write(sequence).and_then(|op| match std::mem::replace(&mut op.status, WriteStatus::Ended) {
@@ -171,6 +175,7 @@ impl State {
         }
     }
 
+    /// As `end_write`, for a message that is offered or that the receiver confirms.
     fn end_send(&mut self, number: u64, why: Error) {
         let Some(conn) = self.conn.as_deref_mut() else { return };
         if let Some(at) = conn.sends.iter().position(|s| s.number == number)
@@ -180,7 +185,7 @@ impl State {
         }
     }
 
-    /// The rare part of a turn: connecting, streams, rails, the peer, held operations, deadlines.
+    /// The rare part of a turn: looks after connecting, streams, rails, the peer, held operations and deadlines.
     #[cold]
     fn look(&mut self, domain: &Domain) {
         self.last_look = time::ticks();
@@ -193,7 +198,7 @@ impl State {
             self.tune_streams(now);
         }
         if self.conn.as_ref().is_some_and(|c| c.connector.is_some()) {
-            // The rails have no other announcement that they are over, so the turn is taken at once.
+            // No socket announces that the rails are over, so a full turn is taken at once.
             if self.look_at_rails(time::now_ns())
                 && let Err(e) = self.turn(domain, false)
             {
@@ -244,8 +249,8 @@ impl State {
         self.earliest = if earliest == u64::MAX { 0 } else { earliest };
     }
 
-    /// Completes up to `most` operations that `which` picks, with the error `why`. Their memory is not touched afterwards, whatever
-    /// the peer still sends. Returns how many.
+    /// Completes up to `most` operations that `which` picks, with the error `why`; returns their number. Their memory
+    /// is not touched afterwards, whatever the peer still sends.
     fn end_operations(&mut self, which: impl Fn(&Ending) -> bool, why: &Error, most: usize) -> usize {
         let mut ended: Vec<Ending> = Vec::new();
         let Some(conn) = self.conn.as_deref_mut() else { return 0 };
@@ -265,7 +270,7 @@ impl State {
             }
             op.over = true;
             ended.push(op.end);
-            // The answer to the oldest READ may be arriving.
+            // The answer that is arriving, if one is, belongs to the oldest READ.
             if i == 0
                 && let Some(body) = conn.rx.body.as_mut().filter(|b| matches!(b.at_end, BodyEnd::Answer))
             {
@@ -297,7 +302,7 @@ impl State {
         ended.len()
     }
 
-    /// As `end_operations`, for receives, which `which` picks by deadline and context.
+    /// As `end_operations`, for receives. `which` picks a receive by its deadline and context.
     fn end_receives(&mut self, which: impl Fn(u64, usize) -> bool, why: &Error, most: usize) -> usize {
         let mut ended = Vec::new();
         let mut i = 0;
@@ -340,7 +345,7 @@ impl State {
         Ok(())
     }
 
-    /// The connection has failed: everything outstanding completes with `why`, and the event queue gets its events.
+    /// Ends a connection that has failed: everything outstanding completes with `why`, and the event queue gets the events.
     #[cold]
     pub fn fail_connection(&mut self, domain: &Domain, why: Error) {
         let _held = cancel::CancelDisabled::off();
@@ -391,7 +396,7 @@ impl State {
                 Departed::Mark(end) => Some(end),
                 Departed::Body(body) => body.end,
             };
-            // Bytes that are still queued did certainly not arrive, so injected operations report the loss too.
+            // Bytes that are still queued have certainly not arrived, so injected operations report the loss, too.
             ended.extend(end.map(|end| Ending { silent: end.silent && why.code != Code::PeerGone, ..end }));
         }
         ended.extend(conn.writes.iter().filter(|w| w.status == WriteStatus::Pending).map(|w| w.end));
@@ -405,7 +410,8 @@ impl State {
         self.flush_receives(why);
     }
 
-    /// After the end of the connection: delivers messages that arrived before it and had to wait for room in the completion queue.
+    /// After the end of the connection: delivers messages that arrived before the end and then waited for room in the
+    /// completion queue.
     #[cold]
     fn deliver_remaining(&mut self) {
         let Phase::Down(why) = &self.phase else { return };
@@ -416,6 +422,7 @@ impl State {
         }
     }
 
+    /// Completes all posted receives with the error `why`.
     fn flush_receives(&mut self, why: &Error) {
         for recv in std::mem::take(&mut self.recvs) {
             self.abandon(&recv, why.clone());
@@ -428,7 +435,7 @@ impl State {
         self.faults.as_ref().map_or(0, |f| f.held())
     }
 
-    /// Sends BYE behind everything queued, and waits for the bytes to leave for `GOODBYE_MS` at most.
+    /// Sends BYE behind everything queued, and waits until all bytes have left, at most `GOODBYE_MS`.
     pub fn say_goodbye(&mut self) {
         let until = time::now_ns() + GOODBYE_MS * 1_000_000;
         let Some(conn) = self.conn.as_deref_mut() else { return };
@@ -444,7 +451,7 @@ impl State {
             let Some(conn) = self.conn.as_deref_mut() else { return };
             let now = time::now_ns();
             let rails = conn.rails();
-            // Bytes that a rail has buffered can be lost with it, so wait until the peer has them.
+            // Bytes that a rail has buffered are lost if the rail is lost, so this waits until the peer has the bytes.
             let over = match &rails {
                 Some(rails) => conn.tx.is_empty() && rails.lock().is_settled(),
                 None => conn.tx.is_empty(),

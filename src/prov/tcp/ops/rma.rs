@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! RMA that this side initiates: each operation becomes a frame. Short data is copied behind its header; the kernel gathers long
-//! data from the caller's memory.
+//! RMA that this side initiates. Each operation becomes a frame. Short data is copied behind the frame's header; the
+//! kernel gathers long data from the caller's memory.
 
 use crate::error::{Code, Error, Result, errno};
 use crate::hmem::Site;
@@ -21,10 +21,10 @@ use crate::prov::tcp::stream::tx::QUEUE_MAX;
 use crate::prov::tcp::wire::frame;
 use crate::prov::tcp::wire::frame::{DATA, Header, Kind, PROMPT};
 
-/// Bytes up to which a copy is cheaper than one more piece for the kernel.
+/// Most bytes of data that are copied: up to this length a copy is cheaper than one more piece for the kernel.
 pub const COPY_MAX: usize = 4 << 10;
 
-/// Checks the lengths of an operation; returns their sum.
+/// Checks the lengths of an operation's local pieces; returns their sum.
 pub fn measure_op(local: &[Iov], c: &Common, read: bool) -> Result<usize> {
     let total = measure(local, MAX_MSG)?;
     if c.flags & flags::INJECT != 0 && !read && total > INJECT_SIZE {
@@ -38,19 +38,20 @@ pub fn site_of(domain: &Domain, desc: u64, local: &[Iov]) -> Result<Site> {
     if desc & DEVICE_DESC == 0 { Ok(Site::HOST) } else { domain.local_site(desc, local) }
 }
 
+/// The first address and key of an operation, for the words of an error.
 fn beginning(remote: &[RmaIov]) -> RemoteAddr {
     remote.first().map_or(RemoteAddr::default(), |r| RemoteAddr { addr: r.addr, key: r.key })
 }
 
-/// The path of an operation as far as this side can tell, from its own memory and the peer's key; for the statistics.
+/// The path of an operation as this side's memory and the peer's key suggest; for the statistics alone.
 #[inline]
 pub fn path_of(site: Site, key: u64) -> Paths {
     if site.is_host() && crate::prov::tcp::memory::mr::names_device(key) != Some(true) { Paths::SOCKET } else { Paths::STAGED }
 }
 
 impl State {
-    /// Fails if the endpoint may not use the path of local device memory. For local host memory the target decides, since the path
-    /// depends on its memory.
+    /// Fails if the endpoint may not use the path that local device memory takes. For local host memory the target
+    /// decides, because the path depends on the target's memory.
     pub fn check_path(&self, domain: &Domain, site: Site) -> Result<()> {
         if site.is_host() || self.allowed(domain).contains(Paths::STAGED) {
             return Ok(());
@@ -64,7 +65,7 @@ impl State {
         self.options.policy.allowed() & domain.modes.paths
     }
 
-    /// The header's `paths` for an operation with local memory at `site`: the paths that the target may use.
+    /// The value of the header's `paths` for an operation with local memory at `site`: the paths that the target may use.
     #[inline]
     pub fn paths_bits(&self, domain: &Domain, site: Site) -> u8 {
         let allowed = if site.is_host() { self.allowed(domain) } else { Paths::SOCKET | Paths::STAGED };
@@ -72,6 +73,7 @@ impl State {
         bit(Paths::SOCKET, frame::SOCKET) | bit(Paths::STAGED, frame::STAGED)
     }
 
+    /// Checks and posts an RMA operation.
     pub fn rma(&mut self, domain: &Domain, dir: Dir, local: &[Iov], remote: &[RmaIov], c: &Common) -> Result<()> {
         let total = measure_op(local, c, dir == Dir::Read)?;
         if remote.is_empty() || remote.len() > IOV_LIMIT {
@@ -117,6 +119,7 @@ impl State {
         Ok(())
     }
 
+    /// Sends the frame of an accepted RMA operation.
     #[inline]
     #[allow(clippy::too_many_arguments)]
     pub fn start_rma(&mut self, domain: &Domain, dir: Dir, pieces: Pieces, remote: &[RmaIov], c: &Common, end: Ending, site: Site) {
@@ -168,7 +171,7 @@ impl State {
             }
         }
         let status = if early { WriteStatus::Reported } else { WriteStatus::Pending };
-        // An operation that completes when its bytes are out must not complete again at the acknowledgement.
+        // An operation that completes when its bytes are out must not complete a second time at the acknowledgement.
         let later = if early { Ending { wanted: false, ticket: None, ..end } } else { end };
         conn.writes.push_back(WriteOp { end: later, at: beginning(remote), status, refused: None });
     }
@@ -190,8 +193,8 @@ impl State {
         conn.reads.push_back(ReadOp { end, at: beginning(remote), pieces, site, over: false });
     }
 
-    /// Sends the queue, unless further operations are expected. Injected operations are sent at once: nobody awaits their
-    /// completion, so no later call may come to send them.
+    /// Sends the queue, unless further operations are expected. An injected operation is sent at once: nobody awaits
+    /// its completion, so no later call may come to send it.
     #[inline]
     pub fn send_or_batch(&mut self, domain: &Domain, op_flags: u64) {
         let Some(conn) = self.conn.as_deref_mut() else { return };

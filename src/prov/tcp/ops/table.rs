@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The tcp endpoint's table of operations. RMA of one short piece of host memory has entries of its own; everything that they
-//! decline, and messages, take the general path (`prov::general`).
+//! The tcp endpoint's table of operations. RMA with one short piece of host memory has entries of its own. Operations
+//! that these entries decline take the general path (`prov::general`), and so do messages.
 
 use crate::prov::bind::INJECT_FLAGS;
 use crate::prov::fast::{FastPath, fast_inject_write, fast_rma};
@@ -22,6 +22,7 @@ const fn of_lock<const LOCKED: bool>() -> EpOps {
     }
 }
 
+/// The table of endpoints in a domain with this threading.
 pub fn choose(threading: Threading) -> &'static EpOps {
     match threading {
         Threading::Safe => &LOCKED,

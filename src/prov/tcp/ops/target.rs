@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The memory that a peer's WRITE or READ names: found by key, checked, and kept from closing while it is used.
+//! The memory that a peer's WRITE or READ names: this memory is found by its key, checked, and kept from closing while
+//! it is used.
 
 use crate::error::{Code, Error, Result, errno};
 use crate::hmem::Site;
@@ -15,11 +16,13 @@ use crate::prov::tcp::wire::frame;
 use crate::prov::tcp::wire::frame::{FAILED, Header, Kind, LIST, list_status, protocol_error, word};
 use std::sync::Arc;
 
-/// Answers up to this length are copied into the send buffer, so that several leave in one call.
+/// An answer up to this length is copied into the send buffer, so that several answers leave in one call.
 pub const ANSWER_COPY: u64 = 4 << 10;
-/// If a list's blocks are shorter than this on average, their bytes are copied into one buffer.
+/// If a list's blocks are shorter than this on average, their bytes are copied into one buffer, because the kernel
+/// would have to gather too many pieces.
 const SHORT: u64 = 512;
 
+/// The paths that the bits of a header's `paths` stand for.
 pub fn paths_of(bits: u8) -> Paths {
     let mut paths = Paths::empty();
     paths.set(Paths::SOCKET, bits & frame::SOCKET != 0);
@@ -34,7 +37,7 @@ pub enum Target {
 }
 
 impl Conn {
-    /// The region with this key. The region of the last operation is tried first, without the table's lock.
+    /// Finds the region with this key. The region of the last operation is tried first, because this takes no lock on the table.
     #[inline]
     pub fn look_up(&mut self, domain: &Domain, key: u64) -> Option<Arc<Region>> {
         if let Some(last) = self.region.upgrade().filter(|r| r.is(key)) {
@@ -45,7 +48,7 @@ impl Conn {
         Some(found)
     }
 
-    /// Checks the pieces that a WRITE or READ names.
+    /// Checks the pieces that a WRITE or READ without LIST names.
     pub fn target(&mut self, domain: &Domain, h: &Header, words: &[u8], need: Access) -> std::result::Result<Target, Code> {
         let permitted = paths_of(h.paths);
         let mut runs = Vec::with_capacity(h.pieces.into());
@@ -68,7 +71,7 @@ impl Conn {
         }
     }
 
-    /// Answers a READ from its target, or with the reason for its refusal.
+    /// Answers a READ with the bytes of its target, or with the reason for its refusal.
     pub fn answer_from(&mut self, target: Result<Target>, h: &Header) {
         let list = h.has(LIST);
         let source = match target {
@@ -76,7 +79,7 @@ impl Conn {
                 Ok(()) => return,
                 Err(code) => Err(refused(code)),
             },
-            // Sent from their own memory, blocks this short would take many system calls.
+            // Blocks this short would take many system calls if they were sent from their own memory.
             Ok(Target::Host(runs)) if list && are_short(runs.list.len(), h.len) => {
                 let mut bytes = Vec::with_capacity(h.len as usize);
                 copy_out(&runs, &mut bytes).map(|()| BodySource::Owned(bytes.into(), 0)).map_err(refused)
@@ -101,17 +104,17 @@ impl Conn {
     }
 }
 
-/// An error that is reported to the peer; the frame's body is read and discarded.
+/// The error of an operation that this side refuses. Its code goes to the peer, and the frame's body is read and discarded.
 pub fn refused(code: Code) -> Error {
     Error::coded(errno::EACCES, code, "refused here")
 }
 
-/// True if copying a list's blocks is cheaper than naming each to the kernel.
+/// True if a list's blocks are so short that copying them is cheaper than naming each to the kernel.
 pub fn are_short(blocks: usize, total: u64) -> bool {
     total / (blocks as u64).max(1) < SHORT
 }
 
-/// Checks that the pieces' lengths sum to the frame's.
+/// Checks that the lengths of the pieces sum to the frame's length.
 pub fn check_sum(h: &Header, words: &[u8]) -> Result<()> {
     let sum = (0..usize::from(h.pieces)).try_fold(0u64, |sum, i| sum.checked_add(word(words, 3 * i + 1)));
     if sum != Some(h.len) {
@@ -120,13 +123,14 @@ pub fn check_sum(h: &Header, words: &[u8]) -> Result<()> {
     Ok(())
 }
 
+/// Keeps the regions from closing for as long as a device copies their memory.
 pub fn hold_device_memory(site: Site, runs: &RegionRuns) -> std::result::Result<DeviceMemory, Code> {
     let inside = runs.regions().map(Region::hold).collect::<std::result::Result<_, _>>()?;
     let pieces = runs.list.iter().flat_map(|run| run.region.parts(run.skip, run.len)).collect();
     Ok(DeviceMemory::new(site, Pieces::of_list(pieces), inside))
 }
 
-/// Appends the bytes of regions to an answer.
+/// Appends the bytes of regions to `out`.
 pub fn copy_out(runs: &RegionRuns, out: &mut Vec<u8>) -> std::result::Result<(), Code> {
     for run in &runs.list {
         run.region.enter()?;

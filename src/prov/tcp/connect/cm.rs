@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Connecting: dials, waits for or accepts a peer, and puts the new connection into the endpoint's state. Events report the
-//! outcome.
+//! Connecting: dials a peer, waits for one or accepts one, and puts the new connection into the endpoint's state.
+//! Events report the outcome.
 
 use super::info::own_ip;
 use super::streams;
@@ -29,13 +29,15 @@ use std::net::SocketAddr;
 use std::os::fd::AsFd;
 
 impl State {
-    /// Bytes of unexpected messages that the peer may send. A lane takes the largest parcel whole, because its parcels cannot be
-    /// fetched after an offer; it also takes them within a few turns.
+    /// Most bytes of unmatched messages that this side lets the peer send. The budget of a lane has room for the
+    /// largest parcel, because a parcel that is offered could never be fetched. A lane takes its parcels within a few
+    /// turns, so the budget is soon free again.
     fn budget(&self) -> u32 {
         let budget = config::get().tcp.budget;
         if self.bind.is_lane() { budget.max(WHOLE_MAX as u32) } else { budget }
     }
 
+    /// This side's terms, without streams and rails.
     fn terms(&self, data: &[u8]) -> Terms {
         let config = &config::get().tcp;
         let address = self.address.clone().unwrap_or_default();
@@ -63,13 +65,14 @@ impl State {
         };
         match begun {
             Ok(stage) => self.phase = Phase::Connecting { stage, deadline },
-            // Other failures come as an event, whether they happen now or later.
+            // An invalid argument fails the call. Every other failure comes as an event, whether it happens now or later.
             Err(e) if e.errno != errno::EINVAL => self.give_up(domain, e, Vec::new()),
             Err(e) => return Err(e),
         }
         Ok(())
     }
 
+    /// Begins to dial the first of the addresses `found` that answers.
     fn dial_any(
         &self,
         domain: &Domain,
@@ -89,7 +92,8 @@ impl State {
         Ok(ConnectStage::Dial(Box::new(dial)))
     }
 
-    /// Connects two endpoints that have exchanged their addresses: the one with the smaller token dials, the other waits.
+    /// Connects two endpoints that have exchanged their addresses: the endpoint with the smaller token dials, and the
+    /// other one waits.
     pub fn connect_by_address(&mut self, domain: &Domain, address: &str) -> Result<()> {
         name::check_plain(address)?;
         let to: Address = address.parse()?;
@@ -112,7 +116,8 @@ impl State {
         }
     }
 
-    /// The address by which a peer's endpoint can connect to this one, which listens from now on.
+    /// The address by which a peer's endpoint can connect to this endpoint. An endpoint that is not connecting yet listens
+    /// on the address from now on.
     pub fn own_address(&mut self, domain: &Domain) -> Result<String> {
         if let Some(known) = &self.address {
             return Ok(known.clone());
@@ -135,7 +140,7 @@ impl State {
         Ok(self.address.insert(address.to_string()).clone())
     }
 
-    /// Accepts a request. The connection exists from now on; its event follows when the dialer has sent READY.
+    /// Accepts a request. The connection exists from now on; the event follows when the dialer has sent READY.
     pub fn accept(&mut self, domain: &Domain, request: Request, data: &[u8]) -> Result<()> {
         let mut terms = request.terms().clone();
         let deadline = time::deadline(self.options.connect_timeout_ns);
@@ -172,6 +177,7 @@ impl State {
         }
     }
 
+    /// Makes a connection of a link whose handshake has succeeded. `terms`: those of the peer.
     fn establish(&mut self, domain: &Domain, link: Link, terms: &Terms, is_dialer: bool) -> Result<()> {
         let config = &config::get().tcp;
         tune(link.socket.as_fd())?;
@@ -196,7 +202,7 @@ impl State {
         }
     }
 
-    /// Advances the rails and queues events for lost and restored ones. True: the connection is over.
+    /// Advances the rails, and queues events for rails that were lost or restored. True: the connection is over.
     #[cold]
     pub fn look_at_rails(&mut self, now: u64) -> bool {
         let Some(conn) = self.conn.as_deref_mut() else { return false };
@@ -214,7 +220,7 @@ impl State {
         is_over
     }
 
-    /// Creates the connection of a link.
+    /// Puts a new connection into the state. `ours`: the window and the budget that this side grants.
     #[allow(clippy::too_many_arguments)]
     pub fn begin_connection(
         &mut self,
@@ -227,7 +233,7 @@ impl State {
         short: Option<usize>,
     ) -> Result<()> {
         let member = self.bind.is_lane().then(|| domain.pollset.join());
-        // Both sides have agreed on the rails that `terms` still has.
+        // `terms` has addresses for rails only if both sides have agreed on rails.
         let rails = if terms.rails.is_empty() { None } else { Some(connector::begin()?) };
         if let (Some(rails), Some(faults)) = (&rails, &self.faults) {
             rails.lock().injected_losses = faults.rails();
@@ -237,7 +243,7 @@ impl State {
         Ok(())
     }
 
-    /// The attempt has failed: queues its event and ends the endpoint.
+    /// Ends the endpoint after an attempt that has failed, and queues the event.
     fn give_up(&mut self, domain: &Domain, why: Error, data: Vec<u8>) {
         self.end_everything(domain, &why);
         self.phase = Phase::Down(why.clone());
@@ -247,7 +253,7 @@ impl State {
 }
 
 impl State {
-    /// READY has arrived. The event is queued before the frames behind READY are handled, so that the program can answer them.
+    /// Handles READY. The event is queued before the frames behind READY are handled, so that the program can answer them.
     pub fn on_ready(&mut self) {
         if matches!(self.phase, Phase::Connecting { stage: ConnectStage::AwaitReady, .. }) {
             self.phase = Phase::Connected;

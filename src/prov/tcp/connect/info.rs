@@ -19,8 +19,8 @@ use std::os::fd::AsFd;
 
 const NAME: &str = "tcp";
 
-/// The address of this host to use where none is named: that of the interface of `GDRFAB_TCP_IFACE`, else the loopback. `like`: an
-/// address whose family it should have.
+/// The address of this host for an object that names none: an address of the interface of `GDRFAB_TCP_IFACE`, else the
+/// loopback address. `like`: an address whose family the result shall have.
 pub fn own_ip(like: Option<IpAddr>) -> Result<IpAddr> {
     let v6 = like.is_some_and(|ip| ip.is_ipv6());
     match (&config::get().tcp.iface, v6) {
@@ -54,7 +54,7 @@ fn info() -> Info {
     }
 }
 
-/// A port number, or the number of a service that this host knows by name.
+/// Parses a port number, or finds the number of a service that this host knows by name.
 fn port(service: &str) -> Result<u16> {
     let number = service.bytes().all(|b| b.is_ascii_digit()).then(|| service.parse::<u16>().ok());
     number.unwrap_or_else(|| tcp::service_port(service)).ok_or_else(|| {
@@ -62,7 +62,7 @@ fn port(service: &str) -> Result<u16> {
     })
 }
 
-/// The address that node and service name. `None`: neither was given.
+/// The address that node and service name. `None`: the caller gave neither.
 fn named(ask: &Ask<'_>) -> Result<Option<Address>> {
     if let Some(whole) = ask.service.filter(|s| s.starts_with(SCHEME)) {
         return whole.parse().map(Some).map_err(|e: Error| e.context("service"));
@@ -77,13 +77,13 @@ fn named(ask: &Ask<'_>) -> Result<Option<Address>> {
     Ok(Some(Address { host, token: None }))
 }
 
-/// Fills in the addresses that were asked for. An error says why this candidate cannot serve them.
+/// Fills in the addresses that were asked for. An error is the reason for which this candidate cannot serve.
 fn answer(info: &mut Info, ask: &Ask<'_>) -> Result<()> {
     let named = named(ask)?;
     usable()?;
     let found = match (&named, ask.node) {
-        // The name is resolved here to report an unknown one early. The address keeps the name, so that all of the host's addresses
-        // are tried later.
+        // The name is resolved here only to report an unknown name early. The address keeps the name, so that all of
+        // the host's addresses are tried later.
         (Some(address), Some(node)) => address.resolve().map_err(|e| e.context(format_args!("node {node:?}")))?,
         _ => Vec::new(),
     };
@@ -111,7 +111,7 @@ fn answer(info: &mut Info, ask: &Ask<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Connections leave from the interface that was configured; otherwise the routes decide.
+/// Makes connections leave from the configured interface. Without such an interface the routes decide.
 fn own(info: &mut Info, like: Option<IpAddr>) -> Result<()> {
     if config::get().tcp.iface.is_some() {
         info.src_addr = Some(Address::of(SocketAddr::new(own_ip(like)?, 0), None).to_string());

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Connecting an endpoint: from the call to a connection, and from there to its further streams.
+//! Connecting an endpoint: from the call to a connection, and from the connection to its further streams.
 //!
 //! In: the calls connect, connect by address, accept and listen; links from `handshake`. Out: `Conn` in the endpoint's state,
 //! events of the connection, or the reason why there is none.

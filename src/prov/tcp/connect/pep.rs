@@ -15,16 +15,16 @@ use crate::sys::tcp;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
 
-/// A passive endpoint: bound, and listening once it is told to.
+/// A passive endpoint. It is bound from the beginning, and listens after `listen`.
 pub struct Listener {
     address: SocketAddr,
-    /// The bound socket. The port is taken at once, so that it can be named, and listens later.
+    /// The bound socket, until `listen` takes it. The socket is bound early, so that the port can be named.
     bound: Option<OwnedFd>,
     key: Option<Key>,
     acceptor: Option<HandshakeAcceptor>,
 }
 
-/// Binds to the first of the host's addresses that belongs to this host.
+/// Binds a socket to the first of the address's IP addresses that belongs to this host.
 fn bind(address: &Address) -> Result<OwnedFd> {
     if address.token.is_some() {
         return Err(Error::invalid(format!("info->src_addr: {address} is an endpoint's own address; nobody else can listen there")));
@@ -40,8 +40,8 @@ fn bind(address: &Address) -> Result<OwnedFd> {
 }
 
 impl Listener {
-    /// Binds to `info->src_addr`; without it, to any port of the interface of `GDRFAB_TCP_IFACE`, or else of the loopback, which no
-    /// other host can reach.
+    /// Binds to `info->src_addr`. Without `src_addr`, binds to a free port of the interface of `GDRFAB_TCP_IFACE`, or
+    /// else of the loopback, which no other host can reach.
     pub fn open(info: &Info) -> Result<Listener> {
         let key = auth::key(info)?;
         let fd = match info.src_addr.as_deref() {
@@ -63,7 +63,7 @@ impl prov::Listener for Listener {
     }
 
     fn listen(&mut self) -> Result<()> {
-        // A listen call that failed has closed the socket, so the port is bound again.
+        // If an earlier `listen` has failed, it has closed the socket, so the port is bound again.
         let fd = self.bound.take().map_or_else(|| tcp::bind(self.address), Ok)?;
         self.acceptor = Some(HandshakeAcceptor::start(fd, Purpose::Passive, 0, self.key.clone())?);
         Ok(())

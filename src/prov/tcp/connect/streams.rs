@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Further streams of a connection, for long bodies. Both sides agree on them when they connect, the dialer dials them when the
-//! first long body comes, and both use them once the dialer has sent STREAMS. If they cannot be set up, the first stream carries
-//! everything.
+//! Further streams of a connection, for long bodies. Both sides agree on the streams when they connect, or later. The
+//! dialer then dials the streams when the first long body comes, and sends STREAMS. From then on both sides use the
+//! streams. If the streams cannot be set up, the first stream carries everything.
 //!
-//! Where the number is left to the library, `stream::tuner` decides whether they help, before they are dialed and while they are
-//! used.
+//! Where the number of streams is left to the library, `stream::tuner` decides whether they help, before they are
+//! dialed and while they are used.
 
 use crate::config;
 use crate::error::{Error, Result, errno};
@@ -32,12 +32,12 @@ use std::sync::Arc;
 
 /// Least time between two looks at the streams, which change rarely.
 const LOOK_NS: u64 = 1_000_000;
-/// Bound of a further stream's unsent bytes in the kernel. Bytes in one socket's buffer cannot go over another stream.
+/// Most unsent bytes that the kernel holds for a further stream. Bytes in one socket's buffer cannot go over another stream.
 const UNSENT: i32 = 128 << 10;
-/// Number of streams that the library asks for by itself.
+/// Number of streams that the library asks for if neither an option nor a variable gives a number.
 const AUTOMATIC: u32 = 4;
 
-/// Number of streams that this side wants; true: only once the tuner finds that they would help.
+/// Number of streams that this side wants. True: only after the tuner has found that they would help.
 pub fn wanted(options: &Options) -> (u32, bool) {
     match options.tcp_streams.unwrap_or(config::get().tcp.streams) {
         0 => (AUTOMATIC, true),
@@ -49,10 +49,13 @@ pub fn wanted(options: &Options) -> (u32, bool) {
 /// A listener's answer to a dialer that wants further streams.
 pub enum StreamsOffer {
     None,
+    /// Up to this many, as soon as the tuner of one side finds that they would help.
     Later(u32),
+    /// This many, at the port of the acceptor; the dialer must name the token.
     Now(u32, u64, Box<HandshakeAcceptor>),
 }
 
+/// Decides on the answer to the dialer's wish, and listens if further streams may be dialed now.
 pub fn offer(request: &Request, options: &Options) -> StreamsOffer {
     let ((count, later), terms) = (wanted(options), request.terms());
     let count = count.min(terms.streams);
@@ -70,7 +73,7 @@ pub fn offer(request: &Request, options: &Options) -> StreamsOffer {
     }
 }
 
-/// Listens for further streams; returns the token that they must name.
+/// Listens for further streams. Returns the token that the dialer must name.
 fn listen_for_streams(mut at: SocketAddr, key: Option<Key>) -> Result<(u64, HandshakeAcceptor)> {
     at.set_port(0);
     let mut raw = [0; 8];
@@ -79,7 +82,7 @@ fn listen_for_streams(mut at: SocketAddr, key: Option<Key>) -> Result<(u64, Hand
     Ok((token, HandshakeAcceptor::listen(at, Purpose::Stream, token, key)?))
 }
 
-/// True if both ends are on this host, so that no network is between them.
+/// True if both ends are on this host, so that no network lies between them.
 fn is_here(own: IpAddr, peer: IpAddr) -> bool {
     own == peer || peer.is_loopback()
 }
@@ -95,7 +98,7 @@ impl StreamsOffer {
 }
 
 impl State {
-    /// ANSWER with the offer was sent: the connection's state follows it.
+    /// Keeps the offer, after ANSWER with the offer was sent: the connection's state awaits what was offered.
     pub fn keep_offer(&mut self, offer: StreamsOffer) {
         let Some(conn) = self.conn.as_deref_mut() else { return };
         match offer {
@@ -109,6 +112,7 @@ impl State {
     }
 }
 
+/// The time at which the dialer of further streams must have connected, counted from now.
 fn greeting_deadline() -> u64 {
     time::now_ns() + config::get().tcp.greeting_ms.saturating_mul(1_000_000)
 }
@@ -126,6 +130,7 @@ impl Conn {
         }
     }
 
+    /// Lets the dialer dial further streams once a long body comes.
     fn may_dial(&mut self, count: u32, (port, token): (u16, u64)) {
         if let Ok(mut at) = tcp::peer(self.socket()) {
             at.set_port(port);
@@ -142,12 +147,13 @@ impl Conn {
         self.tuner = Some(Box::new(StreamTuner::new()));
         self.streams_state = match self.is_near() {
             false => StreamsState::OnDemand(count),
-            // The socket's other end is on this host, so more sockets do not help. If that end is a relay, the peer sees a network
-            // and may still ask.
+            // The socket's other end is on this host, so more sockets do not help. If the other end is a relay, the
+            // peer sees a network and may still ask for streams.
             true => StreamsState::Refused(Box::new(Error::fixed(errno::EOPNOTSUPP, "the peer is on this host"))),
         };
     }
 
+    /// Ends the search for further streams of this connection; `why` is for reports.
     fn refuse_more(&mut self, why: Error) {
         crate::log!(Info, "no further streams to {}: {why}", self.peer);
         self.streams_state = StreamsState::Refused(Box::new(why));
@@ -166,7 +172,7 @@ impl Conn {
         Some(sum)
     }
 
-    /// One line of text about the streams.
+    /// A line of text about the streams, for people; empty if there is nothing to say.
     pub fn streams_lines(&self) -> String {
         let why = self.tuner.as_ref().map_or(String::new(), |tuner| tuner.words());
         let count = self.rx.streams.as_ref().map_or(0, |streams| streams.count());
@@ -183,7 +189,7 @@ impl Conn {
         }
     }
 
-    /// All streams are connected: both directions may use them from now on.
+    /// Takes the links of all streams. Both directions may use the streams from now on.
     fn open_streams(&mut self, links: Vec<Link>) -> Result<()> {
         let (mut ins, mut outs) = (Vec::new(), Vec::new());
         for Link { socket, seal, room, .. } in links {
@@ -205,7 +211,7 @@ impl Conn {
         Ok(())
     }
 
-    /// Watches the streams' sockets, except those that have ended.
+    /// Watches the sockets of the streams that have not ended.
     pub fn watch_streams(&self, poller: &Poller) -> Result<()> {
         let Some(streams) = &self.rx.streams else { return Ok(()) };
         let scattering = self.tx.is_scattering();
@@ -215,8 +221,8 @@ impl Conn {
             if result.is_ok() && !streams.is_over() {
                 result = poller.watch_for(fd, read, write);
             } else if read || write {
-                // A hung-up socket would wake the thread again and again, so it is not watched but examined often
-                // (`streams_nap_ns`).
+                // A hung-up socket would wake the thread again and again. It is not watched, and the streams are
+                // examined often instead (`streams_nap_ns`).
                 poller.remove(fd);
             }
         });
@@ -241,20 +247,20 @@ impl Conn {
         sum
     }
 
-    /// The time that a thread may sleep before the streams are to be looked at.
+    /// The time that a thread may sleep before `look_at_streams` is due.
     pub fn streams_nap_ns(&self) -> u64 {
         let looked_at = matches!(self.streams_state, StreamsState::Dialing { .. })
             || (self.wants_more && matches!(self.streams_state, StreamsState::MayDial { .. }));
         match &self.rx.streams {
             Some(streams) if streams.is_over() || (self.end_reason.is_some() && self.rx.is_gathering()) => 5 * LOOK_NS,
             _ if looked_at => LOOK_NS,
-            // The listening socket has to be closed in time.
+            // If the dialer does not come, the listening socket has to be closed in time.
             _ if matches!(self.streams_state, StreamsState::Awaiting { until, .. } if until != u64::MAX) => 100 * LOOK_NS,
             _ => u64::MAX,
         }
     }
 
-    /// Prepares a body to be sent: cuts it into stripes if it is long enough and the streams are used.
+    /// Prepares a body for sending: cuts it into stripes, if it is long enough and further streams are in use.
     pub fn body(&mut self, mut body: crate::prov::tcp::stream::body::Body) -> crate::prov::tcp::stream::body::Body {
         if body.len >= STRIPED_MIN {
             self.wants_more = true;
@@ -273,7 +279,7 @@ impl Conn {
 }
 
 impl State {
-    /// Advances the setting up of further streams, and finds those that have ended.
+    /// Advances the setting up of further streams, and finds streams that have ended.
     #[cold]
     pub fn look_at_streams(&mut self, now: u64) {
         let Some(conn) = self.conn.as_deref_mut() else { return };
@@ -313,19 +319,19 @@ impl State {
                 }
                 Err(e) => self.give_up_streams(e),
             },
-            // The dialer has not connected in time. With all streams connected it would have sent STREAMS, or will.
+            // The dialer has not connected in time. If all streams are connected, STREAMS is here or on its way.
             StreamsState::Awaiting { count, links, until } if now > *until && (links.len() as u32) < *count => {
                 conn.refuse_more(Error::fixed(errno::ETIMEDOUT, "the peer did not call in time"));
                 self.acceptor = None;
             }
             StreamsState::Awaiting { count, links, .. } => {
                 let requests = self.acceptor.as_mut().map_or(Vec::new(), HandshakeAcceptor::poll);
-                // Removes streams whose dialer has hung up.
+                // Streams whose dialer has hung up are removed.
                 let fds: Vec<_> = links.iter().map(|link| link.socket.as_fd()).collect();
                 let mut hung = tcp::hung_up(&fds).into_iter();
                 links.retain(|_| !hung.next().unwrap_or(false));
                 for request in requests {
-                    // A request too many is dropped, which rejects it.
+                    // A request beyond the agreed number is dropped, which rejects it.
                     if (links.len() as u32) < *count {
                         match request.accept(Terms::default()) {
                             Ok(link) => links.push(link),
@@ -337,7 +343,7 @@ impl State {
         }
     }
 
-    /// Dialing the streams failed. The listener is told, so that it does not wait for them.
+    /// Gives up the dialing of streams. DOOR tells the listener, so that it does not wait for the streams.
     fn give_up_streams(&mut self, why: Error) {
         let Some(conn) = self.conn.as_deref_mut() else { return };
         conn.refuse_more(why);
@@ -372,7 +378,7 @@ impl State {
         self.flush();
     }
 
-    /// The listener's side: listens for streams, at most once in the life of a connection, and sends DOOR with the port and token.
+    /// The listener's side: listens for streams, at most once in the life of a connection, and sends DOOR with port and token.
     pub fn invite(&mut self, count: u32) {
         let Some(conn) = self.conn.as_deref_mut() else { return };
         let opened = tcp::local(conn.socket()).and_then(|at| listen_for_streams(at, conn.key.clone()));
@@ -392,13 +398,13 @@ impl State {
         conn.put_words(Kind::Door, 0, count.into(), &[port.into(), token]);
         self.flush();
         if self.sleepers > 0 {
-            // Sleeping threads do not watch the new listening socket yet.
+            // The sleeping threads do not watch the new listening socket yet.
             self.bind.rouse();
         }
     }
 
-    /// Handles DOOR. From the dialer: it asks for a port, or (count 0) has given up. From the listener: the port and token, or
-    /// (count 0) a refusal.
+    /// Handles DOOR. The dialer's DOOR asks for a port, or (count 0) says that the dialer has given up. The listener's DOOR
+    /// has port and token, or (count 0) is a refusal.
     pub fn on_door(&mut self, count: u64, port: u64, token: u64) -> Result<()> {
         let Some(conn) = self.conn.as_deref_mut() else { return Ok(()) };
         if conn.tuner.is_none() {
@@ -411,14 +417,14 @@ impl State {
                     conn.refuse_more(Error::fixed(errno::ECONNREFUSED, "the peer could not call"));
                     self.acceptor = None;
                 }
-                // The request was answered already, or both sides' frames crossed.
+                // The dialer's request was answered already, or the frames of the two sides crossed.
                 _ => {}
             }
             return Ok(());
         }
         let most = match conn.streams_state {
             StreamsState::OnDemand(most) | StreamsState::Asked(most) => most,
-            // The listener closes its port in time.
+            // This side wants no streams. The listener closes its port when nobody has dialed in time.
             StreamsState::Refused(_) => return Ok(()),
             _ => return Err(protocol_error("a second door for streams")),
         };
@@ -445,7 +451,7 @@ impl State {
     }
 }
 
-/// Advances dials; true: all have been accepted.
+/// Advances dials. True: the listener has accepted all of them.
 fn advance_dials(dials: &mut Vec<Dial>, links: &mut Vec<Link>, late: bool) -> Result<bool> {
     for mut dial in std::mem::take(dials) {
         match dial.advance()? {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A connection that is up: the operations that await the peer's answer, both sides' message windows, and acknowledgements that the
-//! peer is still to be sent.
+//! A connection that is up: the operations that await the peer's answer, the message windows of both sides, and the
+//! acknowledgements that the peer is still to be sent.
 
 use super::pollset::Member;
 use super::recv::Recv;
@@ -35,19 +35,19 @@ pub const LIST_READS: usize = 4;
 /// A frame may wait for further frames if the last system call was less than this many CPU ticks ago: some microseconds, about as
 /// long as the call takes.
 const BATCH_TICKS: u64 = 8_000;
-/// Number of writes carried out after which an acknowledgement is sent at once.
+/// After this many of the peer's writes were carried out, an acknowledgement is sent at once.
 const ACK_AFTER: u32 = 64;
-/// With this many writes unacknowledged the peer has enough to do, so further ones may wait to leave together.
+/// While this many writes are unacknowledged, the peer has enough to do, so further writes may wait to leave together.
 const BUSY_WRITES: usize = 32;
-/// Number of turns without an arrival after which a pending acknowledgement is sent.
+/// After this many turns without an arrival, a pending acknowledgement is sent.
 const IDLE_TURNS: u8 = 2;
-/// Most bytes of answers that wait because the peer does not read them.
+/// Most bytes of answers that may wait because the peer does not read them.
 const UNSENT_ANSWERS: usize = 8 << 20;
 
 /// The state of a write's completion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WriteStatus {
-    /// It has not been reported.
+    /// No completion has been reported.
     Pending,
     /// Its success was reported when its bytes were out, before the peer's acknowledgement.
     Reported,
@@ -58,8 +58,10 @@ pub enum WriteStatus {
 /// A WRITE that the peer has not acknowledged.
 pub struct WriteOp {
     pub end: Ending,
+    /// The beginning of the operation in the peer's memory, for the words of an error.
     pub at: RemoteAddr,
     pub status: WriteStatus,
+    /// The refusal that the peer has reported. It becomes the completion when the peer acknowledges the WRITE.
     pub refused: Option<Box<Error>>,
 }
 
@@ -67,18 +69,20 @@ pub struct WriteOp {
 pub struct ReadOp {
     pub end: Ending,
     pub at: RemoteAddr,
+    /// The local memory into which the answer goes.
     pub pieces: Pieces,
     pub site: Site,
     /// The operation was cancelled or timed out; its answer is discarded.
     pub over: bool,
 }
 
-/// A message with a number: one that was offered, or one whose receiver confirms it.
+/// A message that the receiver still has to answer by its number: it was offered, or the receiver is to confirm it.
 pub struct SentOp {
     pub number: u64,
     pub end: Ending,
+    /// The receiver is to confirm the message by GOT, which completes the operation.
     pub ack: bool,
-    /// The memory of the offer, until the peer takes it.
+    /// The memory of an offered message, until the receiver asks for the bytes by TAKE.
     pub offered: Option<Offered>,
 }
 
@@ -95,19 +99,23 @@ pub struct Fetch {
     pub number: u64,
     /// `None`: the receive was cancelled or timed out.
     pub recv: Option<Recv>,
-    /// Bytes that were asked for, and the length of the message.
+    /// Number of bytes that were asked for: the message's, as far as the receive has room.
     pub want: u64,
+    /// Length of the message.
     pub len: u64,
+    /// The message's remote data.
     pub data: Option<u64>,
+    /// The sender wants a confirmation.
     pub ack: bool,
 }
 
 /// The state of a connection's further streams.
 pub enum StreamsState {
+    /// The sides have not agreed on further streams.
     None,
-    /// There are none, for this reason.
+    /// There are no further streams, for this reason.
     Refused(Box<Error>),
-    /// Up to this many may be requested, once the tuner finds that they would help.
+    /// Up to this many streams may be asked for, once the tuner finds that they would help.
     OnDemand(u32),
     /// The dialer has sent DOOR, to ask for the port to dial.
     Asked(u32),
@@ -117,6 +125,7 @@ pub enum StreamsState {
         token: u64,
         count: u32,
     },
+    /// The dialer dials the streams, and gives up at `until`.
     Dialing {
         dials: Vec<Dial>,
         links: Vec<Link>,
@@ -128,17 +137,18 @@ pub enum StreamsState {
         links: Vec<Link>,
         until: u64,
     },
+    /// All streams are connected and may be used.
     Open,
 }
 
-/// The kernel's last reports about the peer; see `ops/keepalive.rs`.
+/// The kernel's last reports on the peer; see `ops/keepalive.rs`.
 #[derive(Default)]
 pub struct Keepalive {
-    /// One for the first socket, then one for each further stream.
+    /// The report of the first socket, then that of each further stream.
     pub health: Vec<Health>,
-    /// When the kernel is queried next, in ns.
+    /// The time of the next query, in ns.
     pub due: u64,
-    /// When everything sent had been acknowledged, in ticks; 0: some data is unacknowledged.
+    /// The time, in ticks, of the last query, if it found everything that was sent acknowledged; 0: it did not.
     pub clear: u64,
 }
 
@@ -148,67 +158,84 @@ pub struct Conn {
     pub peer: String,
     pub tx: Tx,
     pub rx: Rx,
-    /// True if the connection's version has atomics, and lists.
+    /// True if the connection's version has atomic operations.
     pub has_atomics: bool,
+    /// True if the connection's version has lists.
     pub has_lists: bool,
     pub is_sealed: bool,
     /// For a lane: its membership in the domain's poll set.
     pub member: Option<Member>,
-    /// The dialer has sent READY, or this side is the dialer.
+    /// The listener has received READY; at the dialer always true.
     pub ready: bool,
     pub is_dialer: bool,
     /// The reason for which the connection ends once everything that arrived before has been processed.
     pub end_reason: Option<Error>,
 
-    /// Sequence of the last WRITE sent, and of the last one that the peer has acknowledged.
+    /// Sequence of the last WRITE that was sent.
     pub sequence: u32,
+    /// Sequence of the last WRITE that the peer has acknowledged.
     pub acked: u32,
+    /// Operations that the peer has not acknowledged, in the order of their sequences.
     pub writes: VecDeque<WriteOp>,
+    /// Operations that the peer has not answered, the oldest first.
     pub reads: VecDeque<ReadOp>,
+    /// Messages that the receiver still has to answer by their numbers.
     pub sends: VecDeque<SentOp>,
+    /// The last number that was given to a message.
     next_number: u64,
-    /// Messages and bytes that the peer lets this side send unmatched; how many were sent since the beginning, and how many of them
-    /// the peer has matched, as (messages, bytes).
+    /// Most messages that the peer lets this side send unmatched.
     window: u64,
+    /// Most bytes of such messages.
     budget: u64,
+    /// Messages, and bytes of whole messages, that were sent since the beginning.
     used: (u64, u64),
+    /// The part of `used` that the peer has matched.
     pub freed: (u64, u64),
 
-    /// Number of the peer's writes that were carried out, and how many of them were acknowledged. `prompt`: the peer waits for the
-    /// acknowledgement; `idle`: turns without an arrival.
+    /// Number of the peer's writes that were carried out.
     pub done: u32,
+    /// The value of `done` in the last frame that was queued.
     acked_to_peer: u32,
+    /// The peer waits for the acknowledgement.
     pub prompt: bool,
+    /// Number of turns without an arrival.
     idle: u8,
-    /// The same for the other direction: the limits that this side grants; messages and bytes that arrived, that were matched with
-    /// receives, and the matched ones that the peer was told of.
+    /// Most messages that this side lets the peer send unmatched.
     own_window: u64,
+    /// Most bytes of such messages.
     own_budget: u64,
+    /// Messages, and bytes of whole messages, that have arrived since the beginning.
     came: (u64, u64),
+    /// The part of `came` that was matched with receives.
     matched: (u64, u64),
+    /// The part of `matched` that the peer was told of.
     matched_reported: (u64, u64),
-    /// Offers of the peer whose bytes were asked for.
+    /// Offers of the peer whose bytes this side has asked for.
     pub fetches: VecDeque<Fetch>,
-    /// Bodies of answers that are queued in `tx`.
+    /// Number of bodies of answers that are queued in `tx`.
     pub answers: usize,
-    /// Answers to READs of lists among `answers`.
+    /// Number of answers to READs of lists among `answers`.
     pub list_answers: usize,
-    /// Further streams: their state, whether a body was long enough for them, and when they were last examined.
+    /// The state of the further streams.
     pub streams_state: StreamsState,
+    /// Either side has begun a body that is long enough for further streams.
     pub wants_more: bool,
+    /// The time at which the further streams were last examined.
     pub looked: u64,
     /// Decides whether further streams are used, where neither side has fixed their number.
     pub tuner: Option<Box<StreamTuner>>,
     pub keepalive: Keepalive,
-    /// The key with which further connections to this peer begin.
+    /// The key with which further connections to this peer are made.
     pub key: Option<Key>,
-    /// Dials or accepts rails, if the connection has several.
+    /// Dials or accepts the rails, if the connection has several.
     pub connector: Option<Box<RailConnector>>,
     /// The region of the last operation. The next operation is often in the same one, which saves a lookup.
     pub region: Weak<Region>,
 }
 
 impl Conn {
+    /// Makes the connection of a link. `ours`: the window and the budget that this side grants; `short`: the most bytes
+    /// of one system call (fault injection); `rails`: the rails, none of them up, if the sides have agreed on rails.
     #[allow(clippy::too_many_arguments)]
     pub fn new(
         mut link: Link,
@@ -291,21 +318,21 @@ impl Conn {
         self.writes.len() + self.reads.len() + self.sends.len() + self.tx.ends()
     }
 
-    /// True if an injected operation has to be refused for now: the socket has no room, and since nobody awaits its completion, no
-    /// later call may come to send it.
+    /// True if an injected operation has to be refused for now, because the socket has no room. Nobody awaits the
+    /// completion of such an operation, so no later call may come to send it.
     #[inline]
     pub fn keeps_back(&self, op_flags: u64) -> bool {
         self.tx.blocked & (op_flags & INJECT_FLAGS == INJECT_FLAGS)
     }
 
-    /// True if waiting frames may wait for further ones: they are too few for a system call of their own, and the last call was a
-    /// moment ago.
+    /// True if queued frames may wait for further frames: they are too few for a system call of their own, and the last
+    /// call was a moment ago.
     #[inline]
     pub fn may_batch(&self) -> bool {
         !self.tx.is_worth_a_call() && ticks().wrapping_sub(self.tx.last) < BATCH_TICKS
     }
 
-    /// As `may_batch`, in a turn of progress: only while many writes are under way.
+    /// As `may_batch`, for a turn of progress, in which frames wait only while many writes are under way.
     #[inline]
     pub fn may_batch_in_turn(&self) -> bool {
         self.writes.len() >= BUSY_WRITES && self.may_batch()
@@ -320,7 +347,7 @@ impl Conn {
         self.tx.put_header(&header);
     }
 
-    /// Queues an answer of `len` bytes that `bytes` appends. On an error nothing is queued.
+    /// Queues an answer of `len` bytes, which `bytes` appends. On an error nothing is queued.
     #[inline]
     pub fn answer<E>(&mut self, len: u64, bytes: impl FnOnce(&mut Vec<u8>) -> std::result::Result<(), E>) -> std::result::Result<(), E> {
         let before = self.tx.end();
@@ -332,6 +359,7 @@ impl Conn {
         added
     }
 
+    /// Queues a frame's header, followed by `words`. Their number may vary, unlike that of `put_with`.
     pub fn put_words(&mut self, kind: Kind, flags: u8, len: u64, words: &[u64]) {
         self.put(Header::new(kind, flags, len));
         words.iter().for_each(|w| self.tx.put_word(*w));
@@ -346,7 +374,7 @@ impl Conn {
         self.tx.put_head(&header, words);
     }
 
-    /// True if nothing waits to be sent, nothing has arrived, and the connection is not ending.
+    /// True if nothing waits to be sent, nothing that arrived is unhandled, and the connection is not ending.
     #[inline(always)]
     pub fn is_quiet(&self) -> bool {
         self.tx.is_empty() && !self.rx.is_amid() && self.end_reason.is_none()
@@ -370,7 +398,7 @@ impl Conn {
         self.used.0 - self.freed.0 < self.window
     }
 
-    /// Counts a message of `len` bytes; true: it is sent whole, false: it is offered.
+    /// Counts a message of `len` bytes against the window. True: the message is sent whole. False: it is offered.
     #[inline]
     pub fn admit(&mut self, len: u64) -> bool {
         let whole = self.may_go_whole(len);
@@ -385,6 +413,7 @@ impl Conn {
         self.used.1 -= if whole { len } else { 0 };
     }
 
+    /// The number for the next message that the receiver is to answer.
     pub fn number(&mut self) -> u64 {
         self.next_number += 1;
         self.next_number
@@ -395,8 +424,8 @@ impl Conn {
         self.writes.get_mut(sequence.wrapping_sub(self.acked).wrapping_sub(1) as usize)
     }
 
-    /// Index in `sends` of the message with this number; `None`: it has completed otherwise. A number that was never sent is an
-    /// error.
+    /// Index in `sends` of the message with this number; `None`: the message has completed already. A number that was
+    /// never given is an error.
     pub fn sent(&self, number: u64) -> Result<Option<usize>> {
         if number == 0 || number > self.next_number {
             return Err(protocol_error("the number of a message that was never sent"));
@@ -404,7 +433,7 @@ impl Conn {
         Ok(self.sends.iter().position(|s| s.number == number))
     }
 
-    /// Counts a message or an offer that arrived. More than was granted is an error.
+    /// Counts a message or an offer that arrived. Arrivals beyond the granted window or budget are an error.
     pub fn count_arrival(&mut self, bytes: u64) -> Result<()> {
         self.came.0 += 1;
         self.came.1 += bytes;
@@ -414,7 +443,8 @@ impl Conn {
         Ok(())
     }
 
-    /// Counts a message that was matched with a receive, and tells the peer if it is due.
+    /// Counts a message that was matched with a receive. Tells the peer when a quarter of the window or of the budget
+    /// has been matched.
     pub fn count_match(&mut self, bytes: u64) {
         self.matched.0 += 1;
         self.matched.1 += bytes;
@@ -429,7 +459,7 @@ impl Conn {
         self.put_words(Kind::Matched, 0, 0, &[self.matched.0, self.matched.1]);
     }
 
-    /// The peer has matched this many of our messages and bytes since the beginning.
+    /// Takes note that the peer has matched this many of this side's messages and bytes since the beginning.
     pub fn freed(&mut self, messages: u64, bytes: u64) -> Result<()> {
         if messages < self.freed.0 || bytes < self.freed.1 || messages > self.used.0 || bytes > self.used.1 {
             return Err(protocol_error("a report of messages that were never sent"));
@@ -438,8 +468,8 @@ impl Conn {
         Ok(())
     }
 
-    /// Queues pending acknowledgements if they are due. `came`: something arrived in this turn; `now`: send all of them, because
-    /// this side may sleep.
+    /// Queues the acknowledgements that are due. `came`: something arrived in this turn; `now`: all acknowledgements
+    /// are due, because this side may sleep.
     #[inline]
     pub fn send_acks(&mut self, came: bool, now: bool) {
         let owed = self.done.wrapping_sub(self.acked_to_peer);
@@ -455,12 +485,12 @@ impl Conn {
         }
     }
 
-    /// True if writes were carried out that the peer has no acknowledgement of.
+    /// True if the peer lacks the acknowledgement of writes that were carried out.
     pub fn owes_ack(&self) -> bool {
         self.done != self.acked_to_peer
     }
 
-    /// Bounds the memory for answers: a peer that sends requests and does not read the answers breaks the protocol.
+    /// Bounds the memory for answers. A peer that sends requests and does not read the answers breaks the protocol.
     pub fn check_unsent_answers(&self) -> Result<()> {
         if self.tx.waiting() > UNSENT_ANSWERS || self.answers > READS || self.list_answers > LIST_READS {
             return Err(protocol_error("more than it takes answers to"));
@@ -471,8 +501,8 @@ impl Conn {
 
 type Ends = (OwnedFd, Option<WriteTransport>, Option<ReadTransport>);
 
-/// Splits a link into the connection's descriptor and transports. With rails, the descriptor is the epoll set of them all, and
-/// `link` becomes the first rail.
+/// Splits a link into the connection's descriptor and transports. With rails, the descriptor is the epoll set of all
+/// rails, and `link` becomes rail 0.
 fn ends_of(link: Link, rails: Option<SharedRails>) -> Result<Ends> {
     if let Some(rails) = rails {
         let mut all = rails.lock();

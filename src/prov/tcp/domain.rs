@@ -33,7 +33,7 @@ pub struct Domain {
     pub key: Option<Key>,
     pub(super) memory: Allocations,
     pub pollset: PollSet,
-    /// Endpoints whose copies a closing region may have to wait for.
+    /// The domain's endpoints. A region that closes may have to wait for their copies.
     pub(super) endpoints: Serial<Vec<Arc<Serial<State>>>>,
 }
 

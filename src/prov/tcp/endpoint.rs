@@ -27,7 +27,7 @@ use std::os::fd::AsRawFd;
 use std::sync::Arc;
 
 impl prov::Endpoint for Endpoint {
-    /// The handle that events name.
+    /// Sets the handle that events name.
     fn set_object(&self, object: usize) {
         self.state.lock().object = object;
     }
@@ -41,7 +41,7 @@ impl prov::Endpoint for Endpoint {
         self.state.lock().bind.bind(what)
     }
 
-    /// Enables the endpoint. tcp has nothing to prepare for it: sockets come with connect and accept.
+    /// Enables the endpoint. tcp has nothing to prepare, because connect and accept create the sockets.
     fn enable(&self, op_flags: OpFlags) -> Result<()> {
         let mut s = self.state.lock();
         s.bind.check_can_enable()?;
@@ -70,7 +70,7 @@ impl prov::Endpoint for Endpoint {
         Ok(())
     }
 
-    /// Accepts a request. On failure the request is lost; its peer is rejected or gone.
+    /// Accepts a request. After a failure the request is lost; its peer is rejected or gone.
     fn accept(&self, request: Box<dyn prov::Request>, data: &[u8]) -> Result<()> {
         let request: Request = own_request(request)?;
         let mut s = self.state.lock();
@@ -153,8 +153,8 @@ impl prov::Endpoint for Endpoint {
         self.with_state(|s| s.cancel(context))
     }
 
-    /// One turn of progress. If another thread is inside, its turn is enough, unless `force` says that this is the last turn before
-    /// sleeping.
+    /// Takes one turn of progress. If another thread is in a turn, its turn is enough, unless `force` says that this is
+    /// the last turn before sleeping.
     #[inline]
     fn progress(&self, force: bool) {
         if force {
@@ -203,7 +203,7 @@ impl prov::Endpoint for Endpoint {
         Ok(None)
     }
 
-    /// A value that changes when other descriptors are to be watched. An acceptor watches its own attempts.
+    /// A value that changes when other descriptors are to be watched. Attempts do not count, because an acceptor watches its own.
     fn watched(&self) -> u64 {
         let s = self.state.lock();
         let dial = match &s.phase {
@@ -217,13 +217,13 @@ impl prov::Endpoint for Endpoint {
         }) ^ streams.rotate_left(51)
     }
 
-    /// After the turn that follows `sleep`: whether nothing waits that no socket announces.
+    /// Called after the turn that follows `sleep`. True if a socket will announce everything that is still to be done.
     fn may_sleep(&self) -> bool {
         let s = self.state.lock();
         s.conn.as_ref().is_none_or(|c| !c.rx.holds_more() && (!c.rx.has_bytes() || c.rx.body.is_some() || c.rx.bytes().len() < HEADER))
     }
 
-    /// Undoes one `sleep`. Sockets leave the poller, because the kernel does more work for each packet of a watched socket.
+    /// Undoes one `sleep`. The sockets leave the poller, because the kernel does more work for each packet of a watched socket.
     fn awake(&self, poller: Option<&Poller>) {
         let mut s = self.state.lock();
         s.sleepers = s.sleepers.saturating_sub(1);
@@ -240,7 +240,7 @@ impl prov::Endpoint for Endpoint {
     fn nap_ns(&self) -> u64 {
         const LONG: u64 = u64::MAX;
         const SHORT: u64 = 1_000_000;
-        /// The next address of a host is tried after a while.
+        /// Bound while an address is dialed, because the host's next address is tried after a while.
         const NEXT_ADDRESS: u64 = 250_000_000;
         let s = self.state.lock();
         let now = time::now_ns();
@@ -256,7 +256,7 @@ impl prov::Endpoint for Endpoint {
         s.bind.sleeps(now, nap)
     }
 
-    /// True if a device's copies are awaited, whose end no socket announces.
+    /// True if this side waits for copies of a device. No socket announces their end.
     fn is_stalled(&self) -> bool {
         let s = self.state.lock();
         s.conn.as_ref().is_some_and(|c| c.rx.awaits_device() || c.tx.awaits_device())
@@ -279,7 +279,8 @@ impl prov::Endpoint for Endpoint {
         Ok(())
     }
 
-    /// Decided from the local memory and the key alone: whether the peer has such a region is known only once an operation asks.
+    /// The report is decided from the local memory and the key alone. Only an operation finds out whether the peer has
+    /// such a region.
     fn report(&self, key: u64, desc: u64) -> Result<PathReport> {
         let s = self.state.lock();
         let Some(conn) = &s.conn else { return Err(s.not_connected()) };

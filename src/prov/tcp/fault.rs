@@ -19,7 +19,7 @@ pub enum AcceptedOp {
     Recv(Recv),
 }
 
-/// The parts that RMA and messages have in common.
+/// The parts that an RMA operation and a message have in common.
 pub struct PostedOp {
     pub pieces: Pieces,
     pub site: Site,
@@ -34,7 +34,7 @@ impl PostedOp {
         PostedOp { pieces, site, c: *c, end, _owned: None }
     }
 
-    /// For an inject call, copies the bytes and uses the copy from now on.
+    /// For an inject call, copies the bytes; from now on the operation uses the copy.
     pub(super) fn own(mut self) -> Result<PostedOp> {
         if self.c.flags & flags::INJECT != 0 && self.end.kind & flags::READ == 0 {
             let bytes = match self.site.is_host() {
@@ -49,7 +49,7 @@ impl PostedOp {
     }
 }
 
-/// The faults of an endpoint, as `GDRFAB_FAULT` asks for.
+/// The faults that `GDRFAB_FAULT` asks of an endpoint.
 pub struct Faults {
     plan: Box<Plan>,
     /// Accepted operations that have not started, each with the time at which it may.
@@ -61,6 +61,7 @@ impl Faults {
         Plan::of("tcp").map(|plan| Box::new(Faults { plan, held: VecDeque::new() }))
     }
 
+    /// The most bytes of one system call, if there is such a limit.
     pub fn short(&self) -> Option<usize> {
         self.plan.short()
     }
@@ -74,12 +75,12 @@ impl Faults {
         self.held.len()
     }
 
-    /// When the next held operation may start.
+    /// The time at which the next held operation may start; 0: none is held.
     pub fn next(&self) -> u64 {
         self.held.front().map_or(0, |(until, _)| *until)
     }
 
-    /// The deadlines of held operations; 0 where there is none.
+    /// The deadlines of held operations; 0 for an operation without a deadline.
     pub fn deadlines(&self) -> impl Iterator<Item = u64> {
         self.held.iter().map(|(_, accepted)| match accepted {
             AcceptedOp::Rma { posted, .. } | AcceptedOp::Send(posted) => posted.end.deadline,
@@ -87,6 +88,7 @@ impl Faults {
         })
     }
 
+    /// Decides whether an accepted operation starts now, late, or never.
     pub(super) fn judge(&mut self, op: Op, connected: bool) -> Verdict {
         match (if connected { self.plan.post(op) } else { self.plan.early(op) }, self.held.back()) {
             // An operation without a delay of its own stays behind those that are held.
@@ -96,7 +98,7 @@ impl Faults {
         }
     }
 
-    /// Removes up to `most` held operations and receives that the predicates pick.
+    /// Removes the held operations and receives that the predicates pick, up to `most` in all.
     pub fn take(&mut self, operation: impl Fn(&Ending) -> bool, receive: impl Fn(&Recv) -> bool, most: usize) -> (Vec<Ending>, Vec<Recv>) {
         let (mut ends, mut receives) = (Vec::new(), Vec::new());
         for (until, accepted) in std::mem::take(&mut self.held) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `prov::Lane`: an endpoint that carries parcels for a connectionless endpoint. A parcel is a message; its remote data holds the
-//! number of words that it begins with.
+//! `prov::Lane`: an endpoint that carries parcels for a connectionless endpoint. A parcel is sent as a message. It
+//! begins with words, whose number is the message's remote data.
 
 use super::conn::Conn;
 use super::limits::TX_SIZE;
@@ -18,6 +18,7 @@ use crate::prov::{Lane, Taker};
 const WORDS: usize = 32;
 
 impl State {
+    /// Hands the parcels that arrived to `each`, until `each` refuses one.
     fn take_parcels(&mut self, each: &mut dyn Taker) -> Result<()> {
         while let Some(message) = self.unexpected.front() {
             let Unexpected::Buffered { bytes, data: Some(words), number: None } = message else {
@@ -38,7 +39,8 @@ impl State {
     }
 }
 
-/// True if a parcel can be sent now and fits into the peer's window. A parcel that was put counts as sent, and its sender may rest.
+/// True if a parcel can leave now and fits into the peer's window. A parcel that `put` takes counts as sent, and its
+/// sender may rest, so no parcel is taken that would have to wait.
 fn may_go(conn: &Conn, len: usize) -> bool {
     conn.end_reason.is_none()
         && !conn.tx.blocked
@@ -68,7 +70,7 @@ impl Lane for Endpoint {
         words.iter().for_each(|w| conn.tx.put_word(*w));
         conn.tx.put_pieces(bytes);
         s.stats.sends += 1;
-        // The caller may not come back soon to send it.
+        // The caller may not come back soon to send the parcel.
         s.flush();
         match s.conn.as_deref().and_then(|conn| conn.end_reason.clone()) {
             // The parcel was not sent, or reached nobody.

@@ -26,7 +26,7 @@ pub struct Endpoint {
 
 impl Endpoint {
     pub fn open(domain: Arc<Domain>, info: &Info, context: usize) -> Result<Endpoint> {
-        // The address to listen on and to dial from.
+        // The address on which the endpoint listens, and from which it dials.
         let source = match info.src_addr.as_deref().filter(|_| info.request.is_none()) {
             Some(text) => {
                 let address: Address = text.parse().map_err(|e: Error| e.context("info->src_addr"))?;
@@ -66,8 +66,8 @@ impl Endpoint {
         Ok(Endpoint { domain, state })
     }
 
-    /// Begins a connection with a link on any stream socket, as if a handshake had just ended. For tests, and for `fuzz/`, which
-    /// plays the peer.
+    /// Begins a connection with a link on any stream socket, as if a handshake had just ended. This is for tests, and
+    /// for `fuzz/`, which plays the peer.
     #[doc(hidden)]
     pub fn adopt(&self, link: Link, theirs: &Terms, ours: (u32, u32), is_dialer: bool, short: Option<usize>) -> Result<()> {
         let mut s = self.state.lock();
@@ -91,6 +91,7 @@ impl Endpoint {
         result
     }
 
+    /// Sends BYE, and completes everything outstanding with `ECANCELED`.
     pub(super) fn disconnect(&self, s: &mut State) {
         let why = Error::coded(errno::ECANCELED, Code::Canceled, "this side shut the connection down");
         s.say_goodbye();

@@ -4,9 +4,9 @@
 //! In: the calls of the layer above, through the traits of `crate::prov`. Out: frames on TCP connections, specified by
 //! `docs/tcp-wire.md`, and completions in the caller's queues.
 //!
-//! `provider` and `endpoint` implement the traits. `state` is an endpoint's data and `conn` that of its connection; an
-//! endpoint's methods stand in the rooms below. Each room uses only those that stand before it in this list (and `mod.rs` of
-//! each says more):
+//! `provider` and `endpoint` implement the traits. `state` is an endpoint's data, and `conn` the data of its
+//! connection. An endpoint's methods are in the rooms below. A room uses only rooms that stand before it in this list
+//! (and the room's `mod.rs` says more):
 //!
 //! - `wire`: formats of addresses, handshake, frames and segments
 //! - `secure`: keys, the Noise handshake, sealed records

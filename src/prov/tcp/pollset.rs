@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! One epoll set for the lanes of a domain. With many lanes, one system call finds those with arrivals, instead of one call for
-//! each. Few lanes are read directly, which is faster.
+//! One epoll set for the lanes of a domain. With many lanes, one system call finds the lanes with arrivals, instead of
+//! one call for each lane. A few lanes are read directly, which is faster.
 
 use crate::error::Result;
 use crate::sys::epoll::Edges;
@@ -16,25 +16,25 @@ const FEW: usize = 4;
 #[derive(Default)]
 pub struct PollSet {
     edges: OnceLock<Edges>,
-    /// By number in the set: a flag that says that something has arrived.
+    /// A flag for each member, indexed by the member's number: something has arrived for the member.
     members: Mutex<Vec<Option<Arc<AtomicBool>>>>,
     count: AtomicUsize,
-    /// Number of the current round. A round ends when a member takes its second turn in it; then the set is polled.
+    /// Number of the current round. A round ends when a member takes its second turn in the round; then the set is polled.
     round: AtomicUsize,
 }
 
-/// A connection's membership in the set; ended by `leave`.
+/// A connection's membership in the set, until `leave` ends it.
 pub struct Member {
     number: usize,
     came: Arc<AtomicBool>,
-    /// Its socket is in the epoll set.
+    /// The member's socket is in the epoll set.
     asked: bool,
-    /// The round of its last turn.
+    /// The round in which the member took its last turn.
     round: usize,
 }
 
 impl Member {
-    /// More has arrived than was read.
+    /// Notes that more has arrived than was read.
     pub fn put_back(&self) {
         self.came.store(true, Ordering::Relaxed);
     }
@@ -66,7 +66,7 @@ impl PollSet {
         self.count.load(Ordering::Relaxed) <= FEW
     }
 
-    /// A turn of one member: whether something may have arrived for it. The set is polled once in each round.
+    /// Takes a turn of one member. True: something may have arrived for the member. The set is polled once in each round.
     #[inline]
     pub fn turn(&self, member: &mut Member, fd: BorrowedFd<'_>) -> bool {
         let count = self.count.load(Ordering::Relaxed);
@@ -75,7 +75,7 @@ impl PollSet {
 
     #[cold]
     fn turn_of_many(&self, member: &mut Member, fd: BorrowedFd<'_>) -> bool {
-        // Added only now, because the kernel does more work for each packet of a socket in an epoll set.
+        // The socket is added only now, because the kernel does more work for each packet of a socket in an epoll set.
         if !member.asked && self.enter(member, fd).is_err() {
             return true;
         }
@@ -91,6 +91,7 @@ impl PollSet {
         member.came.swap(false, Ordering::Relaxed)
     }
 
+    /// Adds the member's socket to the epoll set.
     fn enter(&self, member: &mut Member, fd: BorrowedFd<'_>) -> Result<()> {
         let edges = match self.edges.get() {
             Some(edges) => edges,
@@ -104,6 +105,7 @@ impl PollSet {
         Ok(())
     }
 
+    /// Polls the epoll set, and sets the flags of the members with arrivals.
     fn ask(&self) {
         let Some(edges) = self.edges.get() else { return };
         let members = self.members.lock();

@@ -21,7 +21,7 @@ use crate::sys::tcp;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-/// Bound of the time that closing a region waits for a device's copy that uses it.
+/// Most time, in ms, that closing a region waits for a device's copy that uses the region.
 const CLOSE_MS: u64 = 1000;
 
 /// The provider.
@@ -58,7 +58,7 @@ impl Domain {
         wait_until(limit_ms, "a device's copy still touches the region; call mr_close again", || {
             let quiet = self.regions.lock().shut(id)?;
             if !quiet {
-                // A copy is completed in a turn of the endpoint that began it.
+                // A copy completes in a turn of the endpoint that began the copy.
                 let endpoints = self.endpoints.lock().clone();
                 endpoints.iter().filter_map(|s| s.try_lock()).for_each(|mut s| s.progress(self, true));
             }
@@ -101,8 +101,8 @@ impl prov::Domain for Domain {
         self.regions.lock().register(self.modes, attr, refused, located)
     }
 
-    /// When this returns `Ok`, no peer's operation touches the memory any more; a transfer under way continues without it, and
-    /// fails.
+    /// When this call returns `Ok`, no peer's operation touches the memory any more. A transfer under way goes on
+    /// without the memory, and fails.
     fn close_region(&self, id: RegionId) -> Result<()> {
         self.close_within(id, CLOSE_MS)
     }

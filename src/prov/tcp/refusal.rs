@@ -13,7 +13,8 @@ pub struct RemoteAddr {
     pub key: u64,
 }
 
-/// Adds the range that was asked for to the error that the peer reported.
+/// Adds the range that was asked for to the error that the peer reported. A list has no single range, so its error
+/// stays as it is.
 #[cold]
 pub fn refused(why: Error, end: &Ending, at: RemoteAddr) -> Error {
     if end.part {

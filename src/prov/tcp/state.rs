@@ -76,33 +76,40 @@ pub struct State {
     pub phase: Phase,
     pub bind: Bindings,
     pub options: Options,
+    /// The handle that events name.
     pub object: usize,
+    /// The program's context, which events carry.
     pub context: usize,
     pub conn: Option<Box<Conn>>,
+    /// Posted receives that no message has matched.
     pub recvs: VecDeque<Recv>,
+    /// Messages that no receive has matched.
     pub unexpected: VecDeque<Unexpected>,
     pub stats: Stats,
     /// The earliest deadline of an operation or receive, perhaps of one that has completed; 0: none.
     pub earliest: u64,
     /// The listening socket behind this endpoint's own address.
     pub acceptor: Option<HandshakeAcceptor>,
+    /// The endpoint's own address, once it was asked for.
     pub address: Option<String>,
     /// The address of this host to listen on and to dial from, if the program gave one.
     pub source: Option<SocketAddr>,
     /// The destination that the endpoint was opened for. Without `source`, the endpoint listens on an address of this family
     /// (loopback if this one is).
     pub family_hint: Option<IpAddr>,
-    /// Fault injection.
+    /// Fault injection, if it is wanted.
     pub faults: Option<Box<Faults>>,
     /// Number of threads that sleep until this endpoint has something.
     pub sleepers: u32,
-    /// Where it rests (`ops/idle.rs`): each rest with the endpoint's number in it, and until when at the latest.
+    /// The sets in which the endpoint rests (`ops/idle.rs`), each with the endpoint's number in the set.
     pub resting: Vec<(Arc<Rest>, u64)>,
+    /// The latest time until which the endpoint rests in one of the sets.
     pub rests_until: u64,
-    /// Something arrived since the last turn as a lane.
+    /// For a lane: something has arrived since the layer above last took parcels.
     pub came: bool,
-    /// Turns of progress so far, and when (in ticks) the rare work of a turn was last done.
+    /// Number of turns of progress so far.
     pub turns: u32,
+    /// The time, in ticks, at which the rare work of a turn was last done.
     pub last_look: u64,
 }
 
@@ -167,6 +174,7 @@ impl State {
     }
 
     #[inline]
+    /// The absolute deadline for a relative one, which is noted for the next look at deadlines; 0: none.
     fn until(&mut self, relative: u64) -> u64 {
         let deadline = time::deadline(relative);
         if deadline != 0 && (self.earliest == 0 || deadline < self.earliest) {
@@ -178,12 +186,14 @@ impl State {
         deadline
     }
 
+    /// Completes an operation with an error.
     #[cold]
     pub fn fail(&mut self, end: &Ending, error: Error) {
         self.stats.errors += 1;
         self.bind.fail(end, error);
     }
 
+    /// Completes an operation with its result.
     pub fn end(&mut self, end: &Ending, result: Result<()>) {
         match result {
             Ok(()) => self.bind.succeed(end),

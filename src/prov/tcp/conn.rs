@@ -30,7 +30,7 @@ use std::sync::Weak;
 
 /// Most READs that may await their answers.
 pub const READS: usize = 1024;
-/// Most READs of lists among them.
+/// Most READs of lists that may await their answers; they count among the `READS`, too.
 pub const LIST_READS: usize = 4;
 /// A frame may wait for further frames if the last system call was less than this many CPU ticks ago: some microseconds, about as
 /// long as the call takes.
@@ -41,7 +41,7 @@ const ACK_AFTER: u32 = 64;
 const BUSY_WRITES: usize = 32;
 /// After this many turns without an arrival, a pending acknowledgement is sent.
 const IDLE_TURNS: u8 = 2;
-/// Most bytes of answers that may wait because the peer does not read them.
+/// Most bytes of answers that may wait because the peer does not read its answers.
 const UNSENT_ANSWERS: usize = 8 << 20;
 
 /// The state of a write's completion.
@@ -49,9 +49,9 @@ const UNSENT_ANSWERS: usize = 8 << 20;
 pub enum WriteStatus {
     /// No completion has been reported.
     Pending,
-    /// Its success was reported when its bytes were out, before the peer's acknowledgement.
+    /// The write's success was reported when its bytes were out, before the peer's acknowledgement.
     Reported,
-    /// Its failure was reported, or the operation was cancelled.
+    /// The write's failure was reported, or the operation was cancelled.
     Ended,
 }
 
@@ -61,7 +61,7 @@ pub struct WriteOp {
     /// The beginning of the operation in the peer's memory, for the words of an error.
     pub at: RemoteAddr,
     pub status: WriteStatus,
-    /// The refusal that the peer has reported. It becomes the completion when the peer acknowledges the WRITE.
+    /// The refusal that the peer has reported. The operation completes with this error when the peer acknowledges the WRITE.
     pub refused: Option<Box<Error>>,
 }
 
@@ -72,7 +72,7 @@ pub struct ReadOp {
     /// The local memory into which the answer goes.
     pub pieces: Pieces,
     pub site: Site,
-    /// The operation was cancelled or timed out; its answer is discarded.
+    /// The operation was cancelled or timed out, so its answer is discarded.
     pub over: bool,
 }
 
@@ -115,28 +115,16 @@ pub enum StreamsState {
     None,
     /// There are no further streams, for this reason.
     Refused(Box<Error>),
-    /// Up to this many streams may be asked for, once the tuner finds that they would help.
+    /// Up to this many streams may be asked for, once the tuner finds that further streams would help.
     OnDemand(u32),
     /// The dialer has sent DOOR, to ask for the port to dial.
     Asked(u32),
     /// The dialer knows the port, and dials when the first long body comes.
-    MayDial {
-        at: SocketAddr,
-        token: u64,
-        count: u32,
-    },
+    MayDial { at: SocketAddr, token: u64, count: u32 },
     /// The dialer dials the streams, and gives up at `until`.
-    Dialing {
-        dials: Vec<Dial>,
-        links: Vec<Link>,
-        until: u64,
-    },
+    Dialing { dials: Vec<Dial>, links: Vec<Link>, until: u64 },
     /// The listener waits until `until` for this many streams.
-    Awaiting {
-        count: u32,
-        links: Vec<Link>,
-        until: u64,
-    },
+    Awaiting { count: u32, links: Vec<Link>, until: u64 },
     /// All streams are connected and may be used.
     Open,
 }
@@ -148,7 +136,7 @@ pub struct Keepalive {
     pub health: Vec<Health>,
     /// The time of the next query, in ns.
     pub due: u64,
-    /// The time, in ticks, of the last query, if it found everything that was sent acknowledged; 0: it did not.
+    /// The time, in ticks, of the last query, if everything that was sent was acknowledged then; 0: something was not.
     pub clear: u64,
 }
 
@@ -229,7 +217,7 @@ pub struct Conn {
     pub key: Option<Key>,
     /// Dials or accepts the rails, if the connection has several.
     pub connector: Option<Box<RailConnector>>,
-    /// The region of the last operation. The next operation is often in the same one, which saves a lookup.
+    /// The region of the last operation. The next operation is often in the same region, which saves a lookup.
     pub region: Weak<Region>,
 }
 
@@ -359,7 +347,7 @@ impl Conn {
         added
     }
 
-    /// Queues a frame's header, followed by `words`. Their number may vary, unlike that of `put_with`.
+    /// Queues a frame's header, followed by `words`. As `put_with`, but for a number of words that is not known when compiling.
     pub fn put_words(&mut self, kind: Kind, flags: u8, len: u64, words: &[u64]) {
         self.put(Header::new(kind, flags, len));
         words.iter().for_each(|w| self.tx.put_word(*w));
@@ -398,7 +386,7 @@ impl Conn {
         self.used.0 - self.freed.0 < self.window
     }
 
-    /// Counts a message of `len` bytes against the window. True: the message is sent whole. False: it is offered.
+    /// Counts a message of `len` bytes against the window. True: the message is sent whole. False: the message is offered.
     #[inline]
     pub fn admit(&mut self, len: u64) -> bool {
         let whole = self.may_go_whole(len);

@@ -52,7 +52,7 @@ impl PostedOp {
 /// The faults that `GDRFAB_FAULT` asks of an endpoint.
 pub struct Faults {
     plan: Box<Plan>,
-    /// Accepted operations that have not started, each with the time at which it may.
+    /// Accepted operations that have not started, each with the time at which it may start.
     pub(super) held: VecDeque<(u64, AcceptedOp)>,
 }
 
@@ -91,7 +91,7 @@ impl Faults {
     /// Decides whether an accepted operation starts now, late, or never.
     pub(super) fn judge(&mut self, op: Op, connected: bool) -> Verdict {
         match (if connected { self.plan.post(op) } else { self.plan.early(op) }, self.held.back()) {
-            // An operation without a delay of its own stays behind those that are held.
+            // An operation without a delay of its own stays behind the operations that are held.
             (Verdict::Go, Some((until, _))) => Verdict::Hold(*until),
             (Verdict::Hold(until), Some((before, _))) => Verdict::Hold(until.max(*before)),
             (verdict, _) => verdict,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `prov::Lane`: an endpoint that carries parcels for a connectionless endpoint. A parcel is sent as a message. It
-//! begins with words, whose number is the message's remote data.
+//! `prov::Lane`: an endpoint that carries parcels for a connectionless endpoint. A parcel is sent as a message. The
+//! parcel's bytes begin with words, whose number is the message's remote data.
 
 use super::conn::Conn;
 use super::limits::TX_SIZE;

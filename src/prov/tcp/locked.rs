@@ -66,8 +66,8 @@ impl Endpoint {
         Ok(Endpoint { domain, state })
     }
 
-    /// Begins a connection with a link on any stream socket, as if a handshake had just ended. This is for tests, and
-    /// for `fuzz/`, which plays the peer.
+    /// Begins a connection with a link on any stream socket, as if a handshake had just ended. Tests use the function,
+    /// and so does `fuzz/`, which plays the peer.
     #[doc(hidden)]
     pub fn adopt(&self, link: Link, theirs: &Terms, ours: (u32, u32), is_dialer: bool, short: Option<usize>) -> Result<()> {
         let mut s = self.state.lock();

@@ -16,7 +16,7 @@ const FEW: usize = 4;
 #[derive(Default)]
 pub struct PollSet {
     edges: OnceLock<Edges>,
-    /// A flag for each member, indexed by the member's number: something has arrived for the member.
+    /// A flag for each member, indexed by the member's number: something may have arrived for the member.
     members: Mutex<Vec<Option<Arc<AtomicBool>>>>,
     count: AtomicUsize,
     /// Number of the current round. A round ends when a member takes its second turn in the round; then the set is polled.

@@ -101,8 +101,8 @@ impl prov::Domain for Domain {
         self.regions.lock().register(self.modes, attr, refused, located)
     }
 
-    /// When this call returns `Ok`, no peer's operation touches the memory any more. A transfer under way goes on
-    /// without the memory, and fails.
+    /// After a result of `Ok`, no peer's operation touches the memory any more. A transfer under way goes on without
+    /// the memory, and fails.
     fn close_region(&self, id: RegionId) -> Result<()> {
         self.close_within(id, CLOSE_MS)
     }

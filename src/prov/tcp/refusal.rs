@@ -6,7 +6,7 @@ use crate::error::{Code, Error};
 use crate::prov::bind::Ending;
 use crate::prov::flags;
 
-/// Where an operation begins in the peer's memory; zeros for a list, which has many places.
+/// The address and key at which an operation begins in the peer's memory; zeros for a list, which has many such places.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct RemoteAddr {
     pub addr: u64,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Connecting: dials a peer, waits for one or accepts one, and puts the new connection into the endpoint's state.
+//! Connecting: dials a peer, waits for a peer or accepts a peer, and puts the new connection into the endpoint's state.
 //! Events report the outcome.
 
 use super::info::own_ip;
@@ -177,7 +177,7 @@ impl State {
         }
     }
 
-    /// Makes a connection of a link whose handshake has succeeded. `terms`: those of the peer.
+    /// Makes a connection of a link whose handshake has succeeded. `terms`: the peer's.
     fn establish(&mut self, domain: &Domain, link: Link, terms: &Terms, is_dialer: bool) -> Result<()> {
         let config = &config::get().tcp;
         tune(link.socket.as_fd())?;
@@ -262,7 +262,7 @@ impl State {
     }
 }
 
-/// Advances a connection attempt. Its outcome becomes an event.
+/// Advances a connection attempt. An event reports the attempt's outcome.
 pub fn advance(state: &mut State, domain: &Domain) {
     let _held = cancel::CancelDisabled::off();
     if let Err(e) = try_advance(state, domain) {

@@ -15,7 +15,7 @@ use crate::sys::tcp;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
 
-/// A passive endpoint. It is bound from the beginning, and listens after `listen`.
+/// A passive endpoint, which is bound from the beginning, and listens after `listen`.
 pub struct Listener {
     address: SocketAddr,
     /// The bound socket, until `listen` takes it. The socket is bound early, so that the port can be named.

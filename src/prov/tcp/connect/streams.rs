@@ -3,8 +3,8 @@
 //! dialer then dials the streams when the first long body comes, and sends STREAMS. From then on both sides use the
 //! streams. If the streams cannot be set up, the first stream carries everything.
 //!
-//! Where the number of streams is left to the library, `stream::tuner` decides whether they help, before they are
-//! dialed and while they are used.
+//! If the number of streams is left to the library, `stream::tuner` decides whether further streams help, before they
+//! are dialed and while they are used.
 
 use crate::config;
 use crate::error::{Error, Result, errno};
@@ -37,7 +37,7 @@ const UNSENT: i32 = 128 << 10;
 /// Number of streams that the library asks for if neither an option nor a variable gives a number.
 const AUTOMATIC: u32 = 4;
 
-/// Number of streams that this side wants. True: only after the tuner has found that they would help.
+/// Number of streams that this side wants. True: only after the tuner has found that further streams would help.
 pub fn wanted(options: &Options) -> (u32, bool) {
     match options.tcp_streams.unwrap_or(config::get().tcp.streams) {
         0 => (AUTOMATIC, true),
@@ -49,7 +49,7 @@ pub fn wanted(options: &Options) -> (u32, bool) {
 /// A listener's answer to a dialer that wants further streams.
 pub enum StreamsOffer {
     None,
-    /// Up to this many, as soon as the tuner of one side finds that they would help.
+    /// Up to this many, as soon as the tuner of one side finds that further streams would help.
     Later(u32),
     /// This many, at the port of the acceptor; the dialer must name the token.
     Now(u32, u64, Box<HandshakeAcceptor>),
@@ -221,7 +221,7 @@ impl Conn {
             if result.is_ok() && !streams.is_over() {
                 result = poller.watch_for(fd, read, write);
             } else if read || write {
-                // A hung-up socket would wake the thread again and again. It is not watched, and the streams are
+                // A hung-up socket would wake the thread again and again, so it is not watched; the streams are
                 // examined often instead (`streams_nap_ns`).
                 poller.remove(fd);
             }
@@ -353,7 +353,7 @@ impl State {
         }
     }
 
-    /// Lets the tuner look at the connection, and asks for streams once it finds that they would help.
+    /// Lets the tuner look at the connection, and asks for further streams once the tuner finds that they would help.
     #[cold]
     pub fn tune_streams(&mut self, now: u64) {
         let Some(conn) = self.conn.as_deref_mut() else { return };

@@ -21,7 +21,7 @@ use std::sync::Arc;
 
 /// Length of the kernel's queue of connections that were not accepted yet; `net.core.somaxconn` may lower it.
 const BACKLOG: i32 = 4096;
-/// Most requests that wait for the program's answer. Further ones are refused.
+/// Most requests that wait for the program's answer. Further requests are refused.
 const REQUESTS: usize = 1024;
 /// Most attempts at once at a socket that listens for rails.
 const RAIL_PENDING: usize = 8;
@@ -83,7 +83,7 @@ impl Request {
 }
 
 impl prov::Request for Request {
-    /// The address of the peer's socket, not one that the peer claims.
+    /// The address of the peer's socket, not an address that the peer claims.
     fn from(&self) -> String {
         Address::of(self.peer, None).to_string()
     }
@@ -144,7 +144,7 @@ impl HandshakeAcceptor {
             params: ListenParams { purpose, token, key },
             pending: Vec::new(),
             refused: RefusedKeys::default(),
-            // For rails only one dialer is expected, but as long as the connection lasts.
+            // A socket for rails expects only one dialer, for as long as the connection lasts.
             most: if matches!(purpose, Purpose::Rail) { config.pending.min(RAIL_PENDING) } else { config.pending },
             requests: Arc::default(),
             most_requests: REQUESTS,
@@ -290,12 +290,12 @@ mod tests {
             assert!(acceptor.poll().is_empty());
             std::thread::sleep(Duration::from_millis(1));
         }
-        // It keeps sending, which gives it no more time; the timer wakes a sleeping thread.
+        // The caller keeps sending, which gives it no more time; the timer wakes a sleeping thread.
         slow.write_all(b"GDR").unwrap();
         while acceptor.pending() == 1 && acceptor.acceptor.set.wait(Some(20_000_000)) == Woken::Ready {
             assert!(acceptor.poll().is_empty());
         }
-        // A busy machine may have slept through it.
+        // A busy machine may have slept through the timer.
         assert!(acceptor.pending() == 0 || acceptor.acceptor.set.wait(Some(1_000_000_000)) == Woken::Ready);
         assert!(acceptor.poll().is_empty() && acceptor.pending() == 0);
         assert!((acceptor.acceptor.set.wait(Some(0)), acceptor.acceptor.is_timed()) == (Woken::Timeout, false));

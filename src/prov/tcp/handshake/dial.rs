@@ -175,8 +175,8 @@ impl Dial {
         Err(why.unwrap_or(Error::fixed(errno::EADDRNOTAVAIL, "addr: leads nowhere")))
     }
 
-    /// The descriptor to wait for: until it is writable if `wants_write`, else until it is readable. It can change with each
-    /// `advance`. `None`: the attempt is over.
+    /// The descriptor to wait for: until it is writable if `wants_write`, else until it is readable. The descriptor can
+    /// change with each `advance`. `None`: the attempt is over.
     pub fn fd(&self) -> Option<BorrowedFd<'_>> {
         self.socket.as_ref().map(AsFd::as_fd)
     }

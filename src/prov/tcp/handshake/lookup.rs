@@ -47,7 +47,7 @@ impl Lookup {
         }
     }
 
-    /// The answer, once it is here.
+    /// Takes the answer, once it is here.
     pub fn take(&self) -> Option<Result<Vec<SocketAddr>>> {
         self.0.found.lock().take()
     }

@@ -43,11 +43,11 @@ pub struct Pending {
     lowest: u16,
     /// When the caller last sent something.
     heard: u64,
-    /// When to give the attempt up.
+    /// The time at which the attempt is given up.
     until: u64,
 }
 
-/// A connection attempt whose INTRO is valid. It waits for the program's answer.
+/// A connection attempt whose INTRO is valid, and which waits for the program's answer.
 pub struct Introduced {
     pub socket: OwnedFd,
     pub peer: SocketAddr,
@@ -115,7 +115,7 @@ impl Pending {
         self.heard
     }
 
-    /// When the attempt is given up.
+    /// The time at which the attempt is given up.
     pub fn until(&self) -> u64 {
         self.until
     }
@@ -132,8 +132,8 @@ impl Pending {
         };
     }
 
-    /// A CHALLENGE that refuses. With `Status::Version` it has the versions that this side speaks, otherwise the
-    /// version of the attempt.
+    /// A CHALLENGE that refuses. Its versions are those that this side speaks if `status` is `Status::Version`,
+    /// otherwise the version of the attempt.
     fn refusal(&self, status: Status) -> Hello {
         let (lowest, highest) = match status {
             Status::Version => (self.lowest, HIGHEST),

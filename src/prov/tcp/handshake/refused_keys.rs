@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Reports of callers whose key a listener refused. The first refusal is reported at once; those of the following
-//! second are reported together, because anybody may connect as often as they like.
+//! Reports of callers whose key a listener refused. The first refusal is reported at once, the refusals of the
+//! following second together, because anybody may connect as often as they like.
 
 use crate::error::{Error, errno};
 use std::net::SocketAddr;
@@ -10,7 +10,7 @@ const PAUSE_NS: u64 = 1_000_000_000;
 
 #[derive(Default)]
 pub struct RefusedKeys {
-    /// When the last report was made.
+    /// The time of the last report.
     told: Option<u64>,
     /// The latest refusal that was not reported yet, and the number of such refusals.
     last: Option<(SocketAddr, Error)>,

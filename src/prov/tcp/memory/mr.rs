@@ -174,12 +174,12 @@ impl Regions {
         Ok(self.registry.fill(reserved, Arc::new(region)))
     }
 
-    /// First step of closing a region: no peer can enter it from now on. True: no peer is inside either.
+    /// First step of closing a region: no peer can enter the region from now on. True: no peer is inside either.
     pub fn shut(&mut self, id: RegionId) -> Result<bool> {
         Ok(self.registry.shut(id)?.users.is_empty())
     }
 
-    /// Last step of closing a region: removes it from the table.
+    /// Last step of closing a region: removes the region from the table.
     pub fn forget(&mut self, id: RegionId) {
         self.registry.drop_region(id);
     }

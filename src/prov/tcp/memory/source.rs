@@ -89,7 +89,7 @@ pub fn load(site: Site, pieces: &[Iov], total: usize) -> Result<Box<[u8]>> {
 }
 
 /// The source for local memory. `owned`: the bytes are copied now, because the caller gets its buffer back. `stream`:
-/// the caller's device stream; copies begin after the work that it holds now.
+/// the caller's device stream; the copies of a device begin after the work that this stream holds now.
 pub fn source_of(lanes: &mut StagingLanes, pieces: Pieces, site: Site, total: usize, owned: bool, stream: u64) -> Result<BodySource> {
     if site.is_host() {
         return Ok(match owned {
@@ -123,7 +123,7 @@ impl GatherCall<'_> {
         self.count == self.pieces.len() || self.bytes >= self.limit
     }
 
-    /// Adds a piece, or the part of it that fits; returns the number of bytes added.
+    /// Adds a piece, or the part of the piece that fits; returns the number of bytes added.
     pub fn add(&mut self, piece: Iov) -> usize {
         let n = piece.len().min((self.limit - self.bytes.min(self.limit)) as usize);
         match self.pieces.get_mut(self.count) {

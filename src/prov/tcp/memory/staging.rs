@@ -25,7 +25,7 @@ const PATIENCE_NS: u64 = 1_000_000_000;
 /// A device stream for one direction of a connection, with the host memory that its copies use.
 pub struct StagingLane {
     pub site: Site,
-    /// Declared before `memory`, so that it is dropped first: dropping the stream waits for its copies.
+    /// The stream is declared before `memory`, so that it is dropped first: dropping the stream waits for its copies.
     stream: Box<dyn Stream>,
     _pin: Option<Pinned>,
     /// The host memory of all slots.
@@ -316,7 +316,7 @@ impl DeviceSink {
     /// The room in a slot for byte `at` of the body and the bytes behind it; `None`: no slot is free.
     pub fn find(&mut self, lanes: &mut StagingLanes, at: u64) -> Result<Option<Iov>> {
         if self.filling.is_none() {
-            // To ask the device is a driver's call, so it is asked only if no slot is free.
+            // The device is asked only if no slot is free, because to ask it is a call of the driver.
             if lanes.of(self.memory.site)?.free.is_empty() {
                 self.retire(lanes)?;
             }

@@ -83,7 +83,7 @@ impl State {
         }
     }
 
-    /// Ends a message: confirms it to its sender, if the sender wants a confirmation (`number`), and completes its receive.
+    /// Ends a message: confirms the message, if its sender wants a confirmation (`number`), and completes its receive.
     pub fn end_message(&mut self, recv: Option<Recv>, len: u64, data: Option<u64>, number: Option<u64>, result: Result<()>) {
         if let (Some(number), Some(conn)) = (number, self.conn.as_deref_mut()) {
             let status = match (&recv, &result) {

@@ -29,8 +29,8 @@ use std::os::fd::AsFd;
 const FAST_FLAGS: u64 = SILENT | flags::INJECT | flags::COMPLETION | flags::TRANSMIT_COMPLETE | flags::DELIVERY_COMPLETE;
 
 impl State {
-    /// The connection, if the fast path may take the operation. `Fast::Declined`: it may not. `Fast::Again`: there is
-    /// no room for the operation now.
+    /// The connection, if the fast path may take the operation. `Fast::Declined`: the operation takes the other way.
+    /// `Fast::Again`: there is no room for the operation now.
     #[inline(always)]
     fn fast_conn(&self, len: usize, op_flags: u64) -> std::result::Result<&Conn, Fast> {
         let Some(conn) = self.conn.as_deref() else { return Err(Fast::Declined) };

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Resting: a thread that drives many endpoints does not visit an endpoint whose only further work comes from its
-//! socket, a post, or its next deadline (`prov::rest`). Here the endpoint decides when it may rest, and here it calls
-//! the thread back.
+//! socket, a post, or its next deadline (`prov::rest`). The endpoint decides by this file when it may rest, and when it
+//! calls the thread back.
 
 use crate::prov::rest::Rest;
 use crate::prov::tcp::conn::StreamsState;
@@ -35,8 +35,8 @@ impl State {
         if self.earliest == 0 { keepalive } else { keepalive.min(self.earliest) }
     }
 
-    /// Lets the endpoint rest, if it may. Returns the time until which it rests at the latest, unless it is called
-    /// back. `None`: it may not rest. `number`: the endpoint's number in `at`.
+    /// Lets the endpoint rest, if it may. Returns the latest time until which the endpoint rests; work ends the rest
+    /// earlier. `None`: the endpoint may not rest. `number`: the endpoint's number in `at`.
     pub fn rest(&mut self, at: &Arc<Rest>, number: u64) -> Option<u64> {
         let until = self.next_look();
         if !self.is_idle() || (until < u64::MAX && until <= now_ns()) {

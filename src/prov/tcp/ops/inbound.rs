@@ -36,7 +36,7 @@ impl State {
         Ok(self.conn.as_deref_mut().is_some_and(|c| std::mem::take(&mut c.rx.moved)) || came)
     }
 
-    /// As `receive`, for the first stream. While a body comes over further streams, `parse` reads those.
+    /// As `receive`, for the first stream. While a body comes over further streams, `parse` reads these streams.
     fn receive_first(&mut self, domain: &Domain) -> Result<bool> {
         let mut came = false;
         for _ in 0..BUDGET {
@@ -182,7 +182,7 @@ impl State {
         }
     }
 
-    /// Takes note that the peer has carried out the first `done` of this side's writes, and completes those.
+    /// Takes note that the peer has carried out the first `done` of this side's writes, and completes the writes.
     #[inline]
     fn acknowledge(&mut self, done: u32) -> Result<()> {
         let Some(conn) = self.conn.as_deref_mut() else { return Ok(()) };

@@ -2,7 +2,7 @@
 //! Operations: those that this side posts, those that arrive, and the turn of progress that moves both.
 //!
 //! In: posted operations from `endpoint`, and frames from `stream`. Out: frames for `stream`, bytes in memory, and one
-//! completion for each accepted operation. All of it runs under the endpoint's lock.
+//! completion for each accepted operation. All of this room runs under the endpoint's lock.
 //!
 //! - `progress`: one turn of progress, and the flow of frames to the socket; read this file first
 //! - `rma`, `atomic`, `list`, `msg`: operations that this side posts

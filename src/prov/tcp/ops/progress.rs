@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! One turn of progress of an endpoint. The turn sends waiting frames, handles frames that arrived, acknowledges
-//! writes, and from time to time examines deadlines, streams, rails and the peer. Here are also the completions that
-//! the peer does not cause: by deadline, by cancelling, and by the loss of the connection.
+//! One turn of progress of an endpoint. A turn sends waiting frames, handles frames that arrived, acknowledges writes,
+//! and from time to time examines deadlines, streams, rails and the peer. The file also has the completions that the
+//! peer does not cause: by deadline, by cancelling, and by the loss of the connection.
 
 use crate::error::{Code, Error, Result, errno};
 use crate::prov::bind::Ending;
@@ -121,7 +121,7 @@ impl State {
             false => tx.flush(std::os::fd::AsFd::as_fd(fd)),
         };
         if let Err(e) = sent {
-            // The peer may have sent something before it closed the connection. These bytes are still to be read.
+            // The peer may have sent something before it closed the connection. Such bytes are still to be read.
             end_reason.get_or_insert(if e.code == Code::Fault { e } else { super::inbound::gone(&e) });
             if let Some(last) = writes.back_mut() {
                 // The last write may be the one that this very call injected, and whose caller still waits: its failure can be
@@ -249,8 +249,8 @@ impl State {
         self.earliest = if earliest == u64::MAX { 0 } else { earliest };
     }
 
-    /// Completes up to `most` operations that `which` picks, with the error `why`; returns their number. Their memory
-    /// is not touched afterwards, whatever the peer still sends.
+    /// Completes up to `most` operations that `which` picks, with the error `why`; returns their number. The memory of
+    /// these operations is not touched afterwards, whatever the peer still sends.
     fn end_operations(&mut self, which: impl Fn(&Ending) -> bool, why: &Error, most: usize) -> usize {
         let mut ended: Vec<Ending> = Vec::new();
         let Some(conn) = self.conn.as_deref_mut() else { return 0 };
@@ -451,7 +451,7 @@ impl State {
             let Some(conn) = self.conn.as_deref_mut() else { return };
             let now = time::now_ns();
             let rails = conn.rails();
-            // Bytes that a rail has buffered are lost if the rail is lost, so this waits until the peer has the bytes.
+            // Bytes that a rail has buffered are lost if the rail is lost, so the loop waits until the peer has the bytes.
             let over = match &rails {
                 Some(rails) => conn.tx.is_empty() && rails.lock().is_settled(),
                 None => conn.tx.is_empty(),

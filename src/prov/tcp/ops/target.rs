@@ -104,7 +104,8 @@ impl Conn {
     }
 }
 
-/// The error of an operation that this side refuses. Its code goes to the peer, and the frame's body is read and discarded.
+/// The error of an operation that this side refuses. The error's code goes to the peer, and the frame's body is read
+/// and discarded.
 pub fn refused(code: Code) -> Error {
     Error::coded(errno::EACCES, code, "refused here")
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! One rail: a TCP connection between an address of this side and an address of the peer. The rail writes one segment
-//! at a time and reads one at a time, sealed if the connection is sealed. `set` and `schedule` decide which segments
-//! the rail carries.
+//! at a time and reads one segment at a time, sealed if the connection is sealed. `set` and `schedule` decide which
+//! segments the rail carries.
 
 use crate::error::Result;
 use crate::prov::op::Iov;
@@ -145,7 +145,7 @@ impl Rail {
         }
     }
 
-    /// Begins to send a segment. Its data lies at offset `at` of the ring.
+    /// Begins to send a segment, whose data lies at offset `at` of the ring.
     pub fn begin(&mut self, head: SegmentHead, at: usize, now: u64) {
         let (from, len) = if let SegmentKind::Data { from, len } = head.word { (from, len) } else { (0, 0) };
         self.sending = Some(OutgoingSegment { head: head.encode(), at, len, from, sent: 0, saved: None });

@@ -31,7 +31,7 @@ const ACK_SEGMENTS: u32 = 256;
 const TURN: usize = 8;
 /// Rails that are lost within this time of one another are taken for losses with one cause.
 const AT_ONCE_NS: u64 = 50_000_000;
-/// Bound of `Rails::events`. When it is full, a rail's next event and its previous one cancel each other: neither is reported.
+/// Bound of `Rails::events`. In a full list, a rail's next event and its previous event cancel each other: neither is reported.
 const EVENTS_MAX: usize = 64;
 /// `SentSegment::on` of a segment that no rail carries now.
 pub const NO_RAIL: u8 = u8::MAX;
@@ -87,7 +87,8 @@ pub struct Rails {
     pub next: u64,
     /// Stream position up to which the peer has acknowledged everything.
     pub acked: u64,
-    /// Stream position of the end of the last segment whose sending has begun. An acknowledgement beyond it is a protocol error.
+    /// Stream position of the end of the last segment whose sending has begun. An acknowledgement beyond this position
+    /// is a protocol error.
     pub begun: u64,
     pub unacked: VecDeque<SentSegment>,
     /// Stream positions of the segments that no rail carries, in order.
@@ -117,10 +118,10 @@ pub struct Rails {
     pub gone: Option<Error>,
     /// The time at which the last rail was lost.
     lost_at: u64,
-    /// When the last rail was lost, another rail had already been down for more than `AT_ONCE_NS`. The dialer was
+    /// Another rail had already been down for more than `AT_ONCE_NS` when the last rail was lost. The dialer was
     /// dialing that rail again, so it may be up at the peer already.
     is_repaired: bool,
-    /// No rail will replace the last one: the connection is over.
+    /// No rail will replace the last rail: the connection is over.
     pub is_over: bool,
 }
 
@@ -300,7 +301,8 @@ impl Rails {
         self.is_over |= self.is_undecided() && (late || !(comes || self.is_repaired));
     }
 
-    /// The peer refuses connections, so it has no rail up and will accept none: nothing is left to wait for.
+    /// Called when the peer refuses connections. The peer has then no rail up and will accept none, so nothing is left
+    /// to wait for.
     pub fn give_up(&mut self) {
         self.is_repaired = false;
     }

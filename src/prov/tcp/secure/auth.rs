@@ -53,8 +53,8 @@ pub fn of_file() -> Result<Option<Keys>> {
     config::get().tcp.key_file.as_deref().map(read).transpose()
 }
 
-/// Reads a key file. A file that others can read holds no secret, and one that others can write does not say who may connect, so
-/// both are refused.
+/// Reads a key file. A file that others can read holds no secret, and a file that others can write does not decide who
+/// may connect, so both are refused.
 fn read(path: &str) -> Result<Keys> {
     let io = |e: std::io::Error| Error::new(e.raw_os_error().unwrap_or(errno::EIO), format!("{FILE}={path}: {e}"));
     let refuse = |why: String| Error::new(errno::EACCES, format!("{FILE}={path}: {why}"));
@@ -134,8 +134,8 @@ impl Key {
         }
     }
 
-    /// The key for a connection to the peer at `at`, which the caller named `to`. Of `KeyKind::Hosts` the result keeps
-    /// only the peer that these name.
+    /// The key for a connection to the peer at `at`, which the caller named `to`. For `KeyKind::Hosts` the result has
+    /// only the peer of this address or name.
     pub fn for_address(&self, to: &Host, at: SocketAddr) -> Result<Key> {
         let kind = match &self.kind {
             KeyKind::Shared(_) => self.kind.clone(),
@@ -164,8 +164,8 @@ pub struct Transcript {
 
 impl Transcript {
     /// The prologue of the Noise handshake, which fails unless both sides have the same: HELLO, CHALLENGE, and both
-    /// sides' addresses as each side sees them. The addresses are part of it so that nobody can relay between two hosts
-    /// that trust each other.
+    /// sides' addresses as each side sees them. The prologue has the addresses so that nobody can relay between two
+    /// hosts that trust each other.
     pub fn prologue(&self, dialer: SocketAddr, listener: SocketAddr) -> Vec<u8> {
         let mut seen = b"gdrfab tcp 3".to_vec();
         seen.extend_from_slice(&self.hello);

@@ -362,7 +362,7 @@ mod tests {
         );
         let mut dialer = own(1, 2, true);
         let (first, mut other) = (dialer.write(b"").unwrap(), own(3, 1, false));
-        // It has the peer's ephemeral key, and so everything that is public.
+        // `other` gets a dialer's ephemeral key and knows all public keys, but has not the private key that `dialer` expects.
         other.read(&own(1, 3, true).write(b"").unwrap()).unwrap();
         assert_eq!(dialer.read(&other.write(b"").unwrap()), Err(HandshakeMismatch));
         for len in 0..first.len() {

@@ -178,7 +178,7 @@ pub struct Opener {
     /// Position in the buffer where the unopened bytes begin, and where they end.
     next: usize,
     end: usize,
-    /// The first failure; nothing is opened after it.
+    /// The first failure; nothing is opened afterwards.
     failed: Option<Error>,
 }
 
@@ -210,8 +210,8 @@ impl Opener {
         self.next < self.end
     }
 
-    /// Opens the next record if it is complete. Returns the new window: the bytes that were left in the old one, then
-    /// the record's. After a failure every call fails.
+    /// Opens the next record if it is complete. Returns the new window: the bytes that were left in the old window,
+    /// then the record's. After a failure every call fails.
     pub fn open(&mut self, buf: &mut [u8], window: Window) -> Result<Option<Window>> {
         if let Some(why) = &self.failed {
             return Err(why.clone());
@@ -232,8 +232,8 @@ impl Opener {
         self.next = begin + len;
         let rest = to.saturating_sub(from);
         if rest > 0 {
-            // The bytes that are left in the window move up to the record. They fit, because everything else in front
-            // of the record was taken, or is a tag or a length.
+            // The bytes that are left in the window move up to the record. The bytes fit, because everything else in
+            // front of the record was taken, or is a tag or a length.
             buf.copy_within(from..to, begin - rest);
         }
         Ok(Some((begin - rest, begin + len - TAG)))

@@ -223,7 +223,7 @@ impl Stream {
         Ok(n > 0)
     }
 
-    /// Counts `took` more bytes of the stripe. `head`: the number of bytes of the next stripe's head that came behind them.
+    /// Counts `took` more bytes of the stripe. `head`: the number of bytes of the next stripe's head that came with these bytes.
     fn count(&mut self, body: &mut Incoming, (begin, len, at): (u64, u64, u64), took: u64, head: usize) {
         self.stripe = Some((begin, len, at + took));
         if at + took == len {

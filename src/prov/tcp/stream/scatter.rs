@@ -45,7 +45,8 @@ impl Scatter {
         Scatter { fds: fds.into(), seals: seals.into(), number: 0, blocked }
     }
 
-    /// True if a body can go in stripes. A device's staging slots are filled in order, so its bodies use the first stream.
+    /// True if a body can go in stripes. A device's staging slots are filled in order, so a body from a device uses the
+    /// first stream.
     pub fn takes(body: &Body) -> bool {
         body.len >= STRIPED_MIN && !matches!(body.source, BodySource::Device(_) | BodySource::Nothing)
     }
@@ -120,7 +121,7 @@ impl Body {
         Ok(step)
     }
 
-    /// One system call for the stream with this index, or one record for its seal.
+    /// Makes one system call for the stream with this index, or one record for the stream's seal.
     fn send_stripe(
         &mut self,
         index: usize,

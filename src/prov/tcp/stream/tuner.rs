@@ -20,7 +20,7 @@ const BUSY: u64 = 64 << 10;
 const TRIALS: [u32; 2] = [2, 10];
 /// Number of samples between two trials, at first and at most.
 const PAUSES: (u32, u32) = (16, 256);
-/// While several streams are used, the pause is this many times as long, because a trial of one stream costs more then.
+/// While several streams are used, the pause is this many times as long, because a trial of one stream costs more in this state.
 const USED: u32 = 4;
 /// Several streams are taken if their rate is at least this many percent of one stream's. The value differs from
 /// `KEEP_PERCENT` because rates vary for seconds on a path that loses packets, and a stream that has rested begins
@@ -202,7 +202,7 @@ impl StreamTuner {
         self.stage = TunerStage::Open { trial: true, left: TRIALS[usize::from(self.uses)] };
     }
 
-    /// Called when further streams are connected. If this side asked for them, a trial begins.
+    /// Called when further streams are connected. If this side asked for the streams, a trial begins.
     pub fn open(&mut self) {
         match self.stage {
             TunerStage::Asked => self.switch(),
@@ -309,7 +309,7 @@ mod tests {
         let slow_program = Look { unsent: 0, ..LIMITED };
         for look in [slow_peer, slow_host, slow_program] {
             let mut s = Sender::new();
-            // Its window was open once.
+            // The peer's window was open once.
             s.sends(20, &Look { kb: 0, ..LIMITED });
             assert!(!s.sends(10_000, &look));
             assert!(s.tuner.words().contains("nothing shows"));
@@ -331,14 +331,14 @@ mod tests {
         assert!(s.tuner.uses());
         s.sends(1300, &Look { kb: 350, ..LIMITED });
         assert!(s.tuner.uses() && s.tuner.words().starts_with("35 MB/s over several connections, 10 over one"));
-        // One stream is tried again after a while, and is no faster.
+        // One stream alone is tried again after a while, and is no faster.
         let mut alone = 0;
         for _ in 0..100 {
             s.sends(400, &Look { kb: if s.tuner.uses() { 350 } else { 100 }, ..LIMITED });
             alone += u32::from(!s.tuner.uses());
         }
         assert!(s.tuner.uses() && (2..6).contains(&alone), "{alone}");
-        // Streams that become slower than one was are found out before the next trial.
+        // Several streams that become slower than one stream was are found out before the next trial.
         for _ in 0..20 {
             s.sends(400, &Look { kb: if s.tuner.uses() { 50 } else { 100 }, ..LIMITED });
         }

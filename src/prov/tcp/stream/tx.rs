@@ -33,7 +33,7 @@ const REST: u64 = 2_000_000;
 /// An item that stands between bytes of the buffer.
 enum QueueItem {
     Body(Box<Body>),
-    /// An operation that completes when the bytes before it are out; `None`: it has completed otherwise.
+    /// An operation that completes when all bytes before the mark are out; `None`: the operation has completed otherwise.
     Mark(Option<Ending>, Owner),
 }
 
@@ -76,7 +76,7 @@ pub struct Tx {
     pub departed: Vec<Departed>,
     /// The socket or the transport takes no more for now.
     pub blocked: bool,
-    /// When something was last sent, in ticks.
+    /// The time, in ticks, at which something was last sent.
     pub last: u64,
     /// Most bytes of one system call (fault injection).
     pub short: usize,
@@ -218,7 +218,7 @@ impl Tx {
         self.items.push_back((at, QueueItem::Body(Box::new(body))));
     }
 
-    /// Queues the completion of an operation: it completes when all bytes that were put before have left.
+    /// Queues the completion of an operation, which completes when all bytes that were put before have left.
     pub fn mark(&mut self, end: Ending, owner: Owner) {
         let at = self.base + self.out.len() as u64;
         self.ends += 1;
@@ -379,7 +379,7 @@ impl Tx {
                         return Ok(());
                     }
                 }
-                // Some piece's memory is missing. Each piece is sent alone from here on, so that the one at fault shows.
+                // The memory of some piece is missing. Each piece is sent alone from now on, so that the piece at fault shows.
                 Moved::Fault if count > 1 => most = 1,
                 Moved::Fault => self.spoil_first()?,
                 _ => {

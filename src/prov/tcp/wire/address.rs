@@ -268,7 +268,7 @@ mod tests {
         }
         assert!(parse(&format!("tcp://{}:1", "a".repeat(254))).is_err());
         assert!(parse(&format!("tcp://{}", "a".repeat(247))).is_ok() && parse(&format!("tcp://{}", "a".repeat(248))).is_err());
-        // Every one-byte change of a valid address either fails or parses as another valid one, and never panics.
+        // Every one-byte change of a valid address either fails or parses as another valid address, and never panics.
         for i in 0..OWN.len() {
             for c in ["", "&", "=", "/", "0", "f", "é", "\u{0}", "%", "[", ":"] {
                 let text = format!("{}{c}{}", &OWN[..i], &OWN[i + 1..]);

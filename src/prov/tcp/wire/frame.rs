@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Frames: the header in front of every body, and the layout of bodies. `docs/tcp-wire.md` specifies them. `Header::decode` checks
-//! everything that does not depend on the connection's state.
+//! Frames: the header in front of every body, and the layout of bodies, as `docs/tcp-wire.md` specifies both.
+//! `Header::decode` checks everything that does not depend on the connection's state.
 
 use crate::error::{Code, Error, Result, errno};
 use crate::prov::op::IOV_LIMIT;
@@ -25,7 +25,7 @@ pub const STRIPED_MIN: u64 = 256 << 10;
 pub const BLOCKS_MAX: usize = 4096;
 /// Bytes of a block: address, length, key.
 pub const BLOCK: usize = 24;
-/// Bytes of two words: those in front of each stripe, and those that end a striped body on the first stream.
+/// Bytes of the two words in front of each stripe, and of the two words that end a striped body on the first stream.
 pub const STRIPE_HEAD: usize = 16;
 
 /// The kind of a frame.
@@ -99,9 +99,9 @@ pub const STRIPED: u8 = 32;
 /// Flag: the pieces are a list, whose words stand before the body.
 pub const LIST: u8 = 64;
 
-/// Bit of the header's `paths`: the target may use the socket.
+/// Bit of the header's `paths`: the path `socket` is permitted at the target.
 pub const SOCKET: u8 = 1;
-/// Bit of the header's `paths`: the target may use staging.
+/// Bit of the header's `paths`: the path `staged` is permitted at the target.
 pub const STAGED: u8 = 2;
 
 impl Kind {
@@ -152,7 +152,7 @@ pub struct Header {
     pub paths: u8,
     /// Number of the receiver's WRITEs that the sender has carried out, modulo 2^32.
     pub done: u32,
-    /// Bytes of the body, or those that a READ, TAKE or OFFER is about; STREAMS and DOOR: number of streams.
+    /// Bytes of the body. READ, TAKE: bytes wanted. OFFER: bytes offered. STREAMS, DOOR: number of streams.
     pub len: u64,
 }
 
@@ -281,7 +281,7 @@ pub fn two_words(first: u64, second: u64) -> [u8; STRIPE_HEAD] {
     bytes
 }
 
-/// Bytes that a body of `len` takes on the wire; with `parts` they include the status words.
+/// Bytes that a body of `len` takes on the wire; with `parts`, status words included.
 pub fn wire_len(len: u64, parts: bool) -> u64 {
     if parts { len + 8 * (len.div_ceil(PART) + 1) } else { len }
 }

@@ -50,7 +50,7 @@ const MAGIC: [u8; 8] = *b"GDRFABt\0";
 const KEYED: u8 = 1;
 /// Flag of HELLO and CHALLENGE: the sender seals the connection, and demands the same of its peer.
 const SEALED: u8 = 2;
-/// Flag. HELLO: the dialer's CPU is fast at AES. CHALLENGE: the CPUs of both sides are, so the cipher is AES.
+/// Flag. HELLO: the dialer's CPU is fast at AES. CHALLENGE: the CPUs of both sides are fast, so the cipher is AES.
 const AES: u8 = 4;
 /// Flag of HELLO and CHALLENGE: the sender's key is its host's own key pair, and the sender demands the same of its peer.
 const STATIC: u8 = 8;
@@ -224,8 +224,8 @@ impl Head {
         out
     }
 
-    /// The bytes in front of the ephemeral key. With a key, the encrypted payload begins with such bytes, and those of
-    /// the head itself have status and token 0.
+    /// The bytes in front of the ephemeral key. With a key, status and token are 0 here: the encrypted payload begins
+    /// with 16 such bytes of its own, which have them.
     pub fn words(&self) -> [u8; HEAD_WORDS] {
         let mut out = [0; HEAD_WORDS];
         out[..4].copy_from_slice(&(self.body as u32).to_le_bytes());
@@ -253,7 +253,7 @@ impl Head {
 /// The body of INTRO and ANSWER.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Terms {
-    /// Number of messages that the other side may send before they are matched with receives.
+    /// Most messages of the other side that may wait here for their receives.
     pub window: u32,
     /// Most bytes of these messages.
     pub budget: u32,

@@ -132,7 +132,7 @@ fn a_changed_bit_ends_it_for_good() {
             let mut bad = wire.clone();
             bad[at / 8] ^= 1 << (at % 8);
             record(&mut sealer, &text(40, 1));
-            // Where the length field was made larger, the following bytes fill the record up.
+            // If the length field was made larger, the following bytes fill the record up.
             let rest: Vec<u8> = (0..3).flat_map(|_| record(&mut sealer, &text(FILL, 2))).collect();
             bad.extend(&rest);
             let e = reader.feed(&bad, usize::MAX).unwrap_err();

@@ -442,6 +442,7 @@ impl Conn {
         }
     }
 
+    /// Tells the peer the totals of matched messages and bytes.
     fn report_matched(&mut self) {
         self.matched_reported = self.matched;
         self.put_words(Kind::Matched, 0, 0, &[self.matched.0, self.matched.1]);

@@ -57,6 +57,7 @@ pub struct Faults {
 }
 
 impl Faults {
+    /// The faults, if `GDRFAB_FAULT` asks some of this provider.
     pub fn wanted() -> Option<Box<Faults>> {
         Plan::of("tcp").map(|plan| Box::new(Faults { plan, held: VecDeque::new() }))
     }
@@ -71,6 +72,7 @@ impl Faults {
         std::array::from_fn(|number| self.plan.rail(number))
     }
 
+    /// Number of held operations.
     pub fn held(&self) -> usize {
         self.held.len()
     }

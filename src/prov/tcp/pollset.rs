@@ -41,6 +41,7 @@ impl Member {
 }
 
 impl PollSet {
+    /// Makes a connection a member of the set.
     pub fn join(&self) -> Member {
         let came = Arc::new(AtomicBool::new(true));
         let mut members = self.members.lock();
@@ -61,6 +62,7 @@ impl PollSet {
         self.count.fetch_sub(1, Ordering::Relaxed);
     }
 
+    /// True if the members are so few that each is read directly.
     #[inline(always)]
     pub fn is_small(&self) -> bool {
         self.count.load(Ordering::Relaxed) <= FEW
@@ -73,6 +75,7 @@ impl PollSet {
         count <= FEW || self.turn_of_many(member, fd)
     }
 
+    /// As `turn`, with more than `FEW` members.
     #[cold]
     fn turn_of_many(&self, member: &mut Member, fd: BorrowedFd<'_>) -> bool {
         // The socket is added only now, because the kernel does more work for each packet of a socket in an epoll set.

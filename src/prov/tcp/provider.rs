@@ -54,6 +54,7 @@ impl Provider for Tcp {
 }
 
 impl Domain {
+    /// Closes a region. Waits at most `limit_ms` until no device's copy uses the region any more.
     fn close_within(&self, id: RegionId, limit_ms: u64) -> Result<()> {
         wait_until(limit_ms, "a device's copy still touches the region; call mr_close again", || {
             let quiet = self.regions.lock().shut(id)?;

@@ -114,6 +114,7 @@ pub struct State {
 }
 
 impl State {
+    /// Logs an event of the endpoint and queues it.
     pub fn event(&self, kind: EventKind, data: Vec<u8>, error: Option<Error>) {
         tell(kind, self.object, error.as_ref(), || self.reached());
         self.bind.event(kind, self.object, self.context, data, error);
@@ -129,6 +130,7 @@ impl State {
         format!("{}, paths {}", self.peer_address(), paths.words())
     }
 
+    /// The error for a call that needs a connection.
     #[cold]
     pub fn not_connected(&self) -> Error {
         match &self.phase {

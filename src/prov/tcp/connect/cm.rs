@@ -53,6 +53,8 @@ impl State {
         self.begin_dial(domain, &to, Purpose::Passive, 0, data)
     }
 
+    /// Begins to dial `to`, after a lookup if the host is a name. An invalid argument is an error; every other failure
+    /// becomes an event.
     fn begin_dial(&mut self, domain: &Domain, to: &Address, purpose: Purpose, token: u64, data: &[u8]) -> Result<()> {
         let deadline = time::deadline(self.options.connect_timeout_ns);
         to.check_port()?;

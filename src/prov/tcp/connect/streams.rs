@@ -88,6 +88,7 @@ fn is_here(own: IpAddr, peer: IpAddr) -> bool {
 }
 
 impl StreamsOffer {
+    /// Writes the offer into the terms of ANSWER.
     pub fn write_to(&self, terms: &mut Terms) {
         match self {
             StreamsOffer::None => {}
@@ -138,11 +139,13 @@ impl Conn {
         }
     }
 
+    /// True if both ends of the connection are on this host.
     fn is_near(&self) -> bool {
         let ends = (tcp::local(self.socket()), tcp::peer(self.socket()));
         matches!(ends, (Ok(own), Ok(peer)) if is_here(own.ip(), peer.ip()))
     }
 
+    /// Lets the tuner watch the connection, so that it can ask for up to `count` further streams.
     fn start_tuning(&mut self, count: u32) {
         self.tuner = Some(Box::new(StreamTuner::new()));
         self.streams_state = match self.is_near() {
@@ -229,6 +232,7 @@ impl Conn {
         result
     }
 
+    /// Undoes `watch_streams`.
     pub fn forget_streams(&self, poller: &Poller) {
         if let Some(streams) = &self.rx.streams {
             streams.each(false, |_, fd, _| poller.remove(fd));

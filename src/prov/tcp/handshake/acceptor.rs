@@ -210,6 +210,7 @@ impl HandshakeAcceptor {
         requests
     }
 
+    /// Advances an attempt whose socket is readable: the attempt becomes a request, goes on, or is dropped.
     fn read_from(&mut self, pending: Pending, now: u64, requests: &mut Vec<Request>) {
         let peer = pending.peer();
         match pending.advance(&self.params) {
@@ -232,6 +233,7 @@ impl HandshakeAcceptor {
         }
     }
 
+    /// Keeps an attempt, unless its time is over.
     fn keep(&mut self, pending: Pending, now: u64) {
         if now < pending.until() {
             self.pending.push(pending);

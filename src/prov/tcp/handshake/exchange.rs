@@ -11,6 +11,7 @@ use crate::sys::usercopy::GatherBuffer;
 use crate::sys::{process, tcp};
 use std::os::fd::{BorrowedFd, OwnedFd};
 
+/// The error for a peer that violates the handshake.
 pub fn handshake_error(words: &'static str) -> Error {
     Error::coded(errno::EPROTO, Code::PeerBroke, words)
 }
@@ -43,6 +44,7 @@ impl Inbox {
         Ok(true)
     }
 
+    /// The received bytes as an array.
     pub fn array<const N: usize>(&self) -> Result<[u8; N]> {
         self.bytes.as_slice().try_into().map_err(|_| Error::fixed(errno::EIO, "the handshake lost count of its bytes"))
     }
@@ -62,6 +64,7 @@ pub struct Link {
 }
 
 impl Link {
+    /// The link of a handshake that has succeeded. If `key` demands sealing, the ciphers come from `noise`.
     pub fn new(socket: OwnedFd, version: u16, noise: Option<Box<Noise>>, key: Option<Key>) -> Result<Link> {
         let noise = noise.filter(|_| key.as_ref().is_some_and(|key| key.seal));
         Ok(Link { socket, version, seal: noise.map(|noise| noise.split()).transpose()?.map(Box::new), key, room: None })

@@ -76,6 +76,7 @@ impl Introduced {
     }
 }
 
+/// Sends a message at once. A peer whose socket has no room for the message counts as gone.
 fn send_whole(fd: BorrowedFd<'_>, bytes: &[u8]) -> Result<()> {
     match tcp::send(fd, bytes)? {
         n if n == bytes.len() => Ok(()),
@@ -176,6 +177,7 @@ impl Pending {
         }
     }
 
+    /// Refuses the attempt; returns the error for this side's log and reports.
     fn refuse_with(&self, status: Status, errno: i32, words: &'static str) -> Error {
         self.refuse(status);
         Error::fixed(errno, words)

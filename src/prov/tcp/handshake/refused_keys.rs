@@ -12,8 +12,9 @@ const PAUSE_NS: u64 = 1_000_000_000;
 pub struct RefusedKeys {
     /// The time of the last report.
     told: Option<u64>,
-    /// The latest refusal that was not reported yet, and the number of such refusals.
+    /// The latest refusal that was not reported yet.
     last: Option<(SocketAddr, Error)>,
+    /// Number of refusals since the last report.
     count: u64,
 }
 
@@ -23,6 +24,7 @@ fn is_of_key(why: &Error) -> bool {
 }
 
 impl RefusedKeys {
+    /// Counts a refusal, if the caller's key was the reason.
     pub fn note(&mut self, peer: SocketAddr, why: Error) {
         if is_of_key(&why) {
             self.count = self.count.saturating_add(1);

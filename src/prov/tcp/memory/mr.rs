@@ -107,6 +107,7 @@ impl Region {
         self.own.file.as_ref().map_or(Ok(()), |f| f.begin_cpu(write))
     }
 
+    /// Ends the access that `begin_cpu` began.
     pub fn end_cpu(&self, write: bool) -> Result<()> {
         self.own.file.as_ref().map_or(Ok(()), |f| f.end_cpu(write))
     }
@@ -184,11 +185,13 @@ impl Regions {
         self.registry.drop_region(id);
     }
 
+    /// Lets `counter` count the peers' writes into the region.
     pub fn bind_counter(&mut self, id: RegionId, counter: Arc<Counter>) -> Result<()> {
         *self.registry.get(id)?.own.counter.lock() = Some(counter);
         Ok(())
     }
 
+    /// Text about the region's paths, for people.
     pub fn explain(&self, id: RegionId) -> Result<String> {
         let r = self.registry.get(id)?;
         let why = match r.paths {

@@ -26,6 +26,7 @@ pub struct RegionRuns {
 }
 
 impl RegionRuns {
+    /// The runs of a list. `regions`: each region once.
     pub fn of_list(list: Vec<RegionRun>, regions: Vec<Arc<Region>>) -> RegionRuns {
         let ends = PieceEnds::of(&list);
         RegionRuns { list: list.into(), of_list: Some((ends, regions.into())) }

@@ -53,6 +53,7 @@ impl StagingLane {
         Ok(StagingLane { site, stream: up.stream(site.device)?, _pin: pin, memory, reached, free, done: 0, number })
     }
 
+    /// The memory of a slot.
     fn slot(&self, slot: u8) -> Iov {
         // SAFETY: the mapping holds all slots, and the lane outlives the calls that use their bytes.
         unsafe { Iov::new(self.memory.as_ptr() as usize + usize::from(slot) * BYTES, BYTES) }
@@ -109,6 +110,7 @@ struct DeviceReach {
 }
 
 impl DeviceReach {
+    /// True if the device's kernels can access these bytes.
     fn holds(&mut self, site: Site, addr: u64, len: u64) -> bool {
         let inside = |(first, end): (u64, u64)| addr >= first && addr.checked_add(len).is_some_and(|last| last <= end);
         if !self.refused && !inside(self.known) {
@@ -133,6 +135,7 @@ pub struct StagingLanes {
 }
 
 impl StagingLanes {
+    /// The lane of the device `site`, which is made if it does not exist.
     pub fn of(&mut self, site: Site) -> Result<&mut StagingLane> {
         let at = match self.all.iter().position(|l| l.site == site) {
             Some(at) => at,
@@ -145,6 +148,7 @@ impl StagingLanes {
         self.all.get_mut(at).ok_or(Error::fixed(errno::EIO, "no lane"))
     }
 
+    /// Drops the lane of a device. Dropping its stream waits for the copies.
     fn give_up(&mut self, site: Site) {
         self.all.retain(|l| l.site != site);
     }

@@ -22,6 +22,7 @@ pub fn sink_of(pieces: Pieces, site: Site, room: u64) -> BodySink {
 }
 
 impl State {
+    /// Handles SEND: the message goes to its receive, or into a buffer until a receive is posted.
     pub fn on_send(&mut self, h: &Header, data: Option<u64>, number: Option<u64>) -> Result<()> {
         let Some(conn) = self.conn.as_deref_mut() else { return Ok(()) };
         conn.count_arrival(h.len)?;
@@ -47,6 +48,7 @@ impl State {
         Some(recv)
     }
 
+    /// Handles OFFER: asks for the bytes if there is a receive, or keeps the offer until a receive is posted.
     pub fn on_offer(&mut self, h: &Header, data: Option<u64>, number: u64) -> Result<()> {
         let Some(conn) = self.conn.as_deref_mut() else { return Ok(()) };
         conn.count_arrival(0)?;
@@ -100,6 +102,7 @@ impl State {
         }
     }
 
+    /// Handles TAKEN: the bytes of an offer that this side has asked for, or the sender's failure to send them.
     pub fn on_taken(&mut self, h: &Header, words: &[u8]) -> Result<()> {
         let Some(conn) = self.conn.as_deref_mut() else { return Ok(()) };
         let number = word(words, 0);

@@ -79,6 +79,7 @@ impl State {
     }
 }
 
+/// Decodes and checks the words of an ATOMIC.
 fn decode_request(h: &Header, words: &[u8]) -> Result<AtomicRequest> {
     match Atomic::decode(word(words, 0)) {
         Some(what) if what.operands() as u64 == h.len && !(what.fetches() && h.has(PROMPT)) => {
@@ -114,6 +115,7 @@ impl Conn {
         self.prompt |= request.prompt;
     }
 
+    /// Carries out a peer's operation on its region. `old`: room for the old values, if the operation fetches them.
     fn carry_out(&mut self, domain: &Domain, request: &AtomicRequest, operands: &[u8], old: &mut [u8]) -> std::result::Result<(), Code> {
         let what = request.what;
         let region = self.look_up(domain, request.key).ok_or(Code::Key)?;

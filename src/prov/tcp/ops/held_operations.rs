@@ -15,6 +15,7 @@ impl State {
         if self.faults.is_none() || self.bind.is_lane() { Some(accepted) } else { self.judge(domain, accepted) }
     }
 
+    /// As `apply_faults`, for an endpoint with faults.
     #[cold]
     fn judge(&mut self, domain: &Domain, accepted: AcceptedOp) -> Option<AcceptedOp> {
         let connected = matches!(self.phase, Phase::Connected);

@@ -117,6 +117,7 @@ impl State {
         }
     }
 
+    /// Handles a frame whose header and words are complete in the buffer; `size`: the bytes of both.
     #[inline]
     fn handle(&mut self, domain: &Domain, h: &Header, size: usize) -> Result<()> {
         let Some(conn) = self.conn.as_deref_mut() else { return Ok(()) };
@@ -262,6 +263,7 @@ impl State {
         Ok(())
     }
 
+    /// Handles ANSWERED: the body goes into the memory of the oldest READ.
     fn on_answer(&mut self, h: &Header, words: &[u8]) -> Result<()> {
         let Some(conn) = self.conn.as_deref_mut() else { return Ok(()) };
         let Some(read) = conn.reads.front() else { return Err(protocol_error("an answer to no read")) };
@@ -278,6 +280,7 @@ impl State {
         self.begin(sink, BodyEnd::Answer, h, None)
     }
 
+    /// Handles TAKE: sends the bytes of an offer.
     fn on_take(&mut self, h: &Header, number: u64) -> Result<()> {
         let Some(conn) = self.conn.as_deref_mut() else { return Ok(()) };
         let Some(at) = conn.sent(number)? else {
@@ -298,6 +301,7 @@ impl State {
         Ok(())
     }
 
+    /// Handles REPORT: a WRITE was refused. The WRITE completes when it is acknowledged.
     fn on_report(&mut self, sequence: u64, status: u64) -> Result<()> {
         let Some(conn) = self.conn.as_deref_mut() else { return Ok(()) };
         let at = (sequence as u32).wrapping_sub(conn.acked).wrapping_sub(1) as usize;
@@ -308,6 +312,7 @@ impl State {
         Ok(())
     }
 
+    /// Handles GOT: completes the message that the receiver confirms.
     fn on_got(&mut self, number: u64, status: u64) -> Result<()> {
         let Some(conn) = self.conn.as_deref_mut() else { return Ok(()) };
         let Some(at) = conn.sent(number)? else { return Ok(()) };

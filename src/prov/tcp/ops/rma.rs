@@ -131,6 +131,7 @@ impl State {
         self.send_or_batch(domain, c.flags);
     }
 
+    /// Queues the WRITE of an accepted operation.
     fn put_write(&mut self, remote: &[RmaIov], c: &Common, end: Ending, pieces: Pieces, site: Site, paths: u8) {
         let stream = self.options.stream;
         let has_data = c.flags & flags::REMOTE_CQ_DATA != 0;
@@ -176,6 +177,7 @@ impl State {
         conn.writes.push_back(WriteOp { end: later, at: beginning(remote), status, refused: None });
     }
 
+    /// Queues the READ of an accepted operation.
     fn put_read(&mut self, remote: &[RmaIov], end: Ending, pieces: Pieces, site: Site, paths: u8) {
         let stream = self.options.stream;
         let Some(conn) = self.conn.as_deref_mut() else { return };

@@ -77,14 +77,16 @@ pub struct Rail {
     stash: Box<[u8]>,
     /// The bytes of `stash` that are still to be taken.
     window: Window,
-    /// The head that is being received, and how many of its bytes are here.
+    /// The head that is being received.
     head: [u8; SEGMENT_HEAD],
+    /// Number of the head's bytes that are here.
     have: usize,
     /// The segment that is being received: its head, its buffer, and how many of its bytes are here.
     coming: Option<(SegmentHead, Buf, usize)>,
 
-    /// The kernel's state of the connection, and when it was queried.
+    /// The kernel's state of the connection.
     pub health: Health,
+    /// The time at which the kernel was last queried.
     pub asked: u64,
     /// The time at which a segment was last begun.
     pub spoke: u64,

@@ -223,6 +223,7 @@ impl RailConnector {
 }
 
 impl RailDial {
+    /// Advances the rail: dials it if it is down and the pause is over, and brings it up when the peer accepts.
     fn look(&mut self, number: usize, rails: &Mutex<Rails>, token: u64, key: Option<&Key>, now: u64) {
         let (since, undecided) = {
             let rails = rails.lock();
@@ -283,6 +284,7 @@ impl RailDial {
     }
 }
 
+/// Sets the options of a rail's socket.
 fn prepare(link: &Link) {
     if let Err(e) = tune(link.socket.as_fd()) {
         crate::log!(Info, "a rail: {e}");
@@ -342,12 +344,14 @@ mod tests {
     struct Side {
         rails: SharedRails,
         connector: Option<RailConnector>,
-        /// Bytes of the stream that were put in, and that came out.
+        /// Number of bytes that were put into the stream.
         put: u64,
+        /// Number of bytes that came out of the stream.
         got: u64,
         buf: Buf,
-        /// The last rail is lost and the connection is not over; and how often another rail came after that.
+        /// The last rail is lost and the connection is not over.
         waits: bool,
+        /// Number of times that another rail came while `waits` was true.
         revived: u32,
     }
 

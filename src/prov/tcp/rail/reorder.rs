@@ -28,14 +28,17 @@ pub struct Reorder {
     ready: Option<(Buf, usize)>,
     /// Later segments, in the order of the stream and without overlap.
     early: VecDeque<EarlySegment>,
+    /// Free buffers, at most `SPARE`.
     spare: Vec<Buf>,
 }
 
 impl Reorder {
+    /// A free buffer for a segment.
     pub fn buffer(&mut self) -> Buf {
         self.spare.pop().unwrap_or_else(buffer)
     }
 
+    /// Keeps a buffer for the next segments, up to `SPARE`.
     fn give_back(&mut self, buf: Buf) {
         if self.spare.len() < SPARE {
             self.spare.push(buf);

@@ -40,6 +40,7 @@ impl Rails {
         SEGMENT.min(WINDOW as usize - self.ring_offset(self.next))
     }
 
+    /// Adds a segment of the `len` bytes that were put into the ring.
     fn append_segment(&mut self, len: usize) {
         if len > 0 {
             self.unacked.push_back(SentSegment { from: self.next, len, on: NO_RAIL, again: false });

@@ -125,6 +125,7 @@ pub struct Rails {
     pub is_over: bool,
 }
 
+/// The error for a rail that was lost.
 fn lost(words: &str) -> Error {
     Error::coded(errno::ECONNRESET, Code::PeerGone, words.to_string())
 }
@@ -215,6 +216,7 @@ impl Rails {
         }
     }
 
+    /// Queues the event of a rail, and counts the loss if it is one.
     fn push_event(&mut self, number: usize, errno: i32, is_up: bool, why: &str) {
         let words = format!("{}: {why}", self.name(number));
         if let Some(slot) = self.slots.get_mut(number) {
@@ -246,6 +248,7 @@ impl Rails {
         self.slots.get(number).map(report)
     }
 
+    /// Number of losses of all rails together.
     pub fn losses(&self) -> u64 {
         self.slots.iter().map(|b| b.losses).sum()
     }
@@ -348,6 +351,7 @@ impl Rails {
         arrived
     }
 
+    /// Reads up to `TURN` segments from each rail; true: at least one arrived.
     fn take_segments(&mut self, short: usize) -> Result<bool> {
         let mut arrived = false;
         for i in 0..self.slots.len() {
@@ -371,6 +375,7 @@ impl Rails {
         Ok(arrived)
     }
 
+    /// Takes the acknowledgement in a segment's head, and the segment's data or its news of a lost rail.
     fn on_segment(&mut self, number: usize, head: SegmentHead, bytes: Option<Buf>) -> Result<()> {
         if head.taken > self.begun {
             return Err(protocol_error("word that it took bytes which were never sent"));

@@ -199,6 +199,7 @@ impl Transcript {
     }
 }
 
+/// HMAC-SHA256 with this key.
 fn keyed(key: &[u8]) -> Result<Hmac<Sha256>> {
     Hmac::new_from_slice(key).map_err(|_| Error::invalid("auth_key: of no use as a key"))
 }

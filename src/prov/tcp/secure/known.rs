@@ -137,6 +137,7 @@ impl KnownHosts {
         self.peer(peer).map(|peer| self.of(peer))
     }
 
+    /// A copy with only this peer, at any address.
     fn of(&self, peer: &TrustedPeer) -> KnownHosts {
         let one = TrustedPeer { names: Arc::new([HostPattern::Any]), ..peer.clone() };
         KnownHosts { own: self.own.clone(), peers: Arc::new([one]) }

@@ -125,8 +125,9 @@ impl CipherState {
 /// Makes records in the writer's buffer, one at a time: a record must have left before the next one is made.
 pub struct Sealer {
     half: CipherState,
-    /// Number of the record's bytes that were sent, and of all its bytes; both include the length in front.
+    /// Number of the record's bytes that were sent, the length in front included.
     sent: usize,
+    /// Number of all bytes of the record, the length in front included.
     end: usize,
 }
 
@@ -175,8 +176,9 @@ pub const BUFFER: usize = 2 * (LENGTH + RECORD_MAX);
 /// its beginning. The bytes of records that are not opened yet follow the window.
 pub struct Opener {
     half: CipherState,
-    /// Position in the buffer where the unopened bytes begin, and where they end.
+    /// Position in the buffer where the unopened bytes begin.
     next: usize,
+    /// Position in the buffer where the received bytes end.
     end: usize,
     /// The first failure; nothing is opened afterwards.
     failed: Option<Error>,

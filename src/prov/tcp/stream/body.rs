@@ -68,6 +68,7 @@ impl Body {
         self.stripes = Some(Box::new(stripes));
     }
 
+    /// Number of wire bytes that the body has on the first stream.
     fn wire_end(&self) -> u64 {
         if self.stripes.is_some() {
             return STRIPE_HEAD as u64;

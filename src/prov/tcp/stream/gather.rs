@@ -27,8 +27,9 @@ const GRACE_NS: u64 = 2_000_000_000;
 struct Stream {
     fd: Arc<OwnedFd>,
     seal: Option<Sealed>,
-    /// The head of the stripe that comes next, and how many of its bytes are here.
+    /// The head of the stripe that comes next.
     head: [u8; STRIPE_HEAD],
+    /// Number of the head's bytes that are here.
     have: usize,
     /// The stripe that is coming: its offset in the body, its length, and the number of its bytes that have come.
     stripe: Option<(u64, u64, u64)>,

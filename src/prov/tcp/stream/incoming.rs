@@ -322,6 +322,7 @@ pub fn scatter(pieces: &Pieces, at: u64, bytes: &[u8]) {
     }
 }
 
+/// Enters a region that is about to be written.
 fn enter(region: &Region) -> std::result::Result<(), Error> {
     let shut = |code| Error::coded(errno::EKEYREJECTED, code, "the region is closed");
     region.enter().map_err(shut)?;
@@ -331,6 +332,7 @@ fn enter(region: &Region) -> std::result::Result<(), Error> {
     })
 }
 
+/// Undoes `enter` for one region.
 fn exit(region: &Region) {
     if let Err(e) = region.end_cpu(true) {
         crate::log!(Warn, "{e}");

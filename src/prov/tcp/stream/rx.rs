@@ -28,8 +28,9 @@ const PIECES: usize = 64;
 /// The receiving end of a connection.
 pub struct Rx {
     buf: Box<[u8]>,
-    /// Position in the buffer where the unhandled bytes begin, and where they end.
+    /// Position in the buffer where the unhandled bytes begin.
     start: usize,
+    /// Position in the buffer where the unhandled bytes end.
     end: usize,
     /// Number of bytes that the next call reads into the buffer.
     reach: usize,

@@ -106,8 +106,9 @@ pub struct ReceivedStripes {
     most: u64,
     /// The number of stripes that the sender has sent, once the words that end the body are here.
     sent: Option<u64>,
-    /// The words that end the body, and the number of their bytes that are here.
+    /// The words that end the body.
     words: [u8; STRIPE_HEAD],
+    /// Number of the bytes of `words` that are here.
     have: usize,
 }
 

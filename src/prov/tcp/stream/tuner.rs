@@ -108,6 +108,7 @@ impl StreamTuner {
         }
     }
 
+    /// Notes that a body was posted that could go over further streams.
     pub fn note_body(&mut self) {
         self.had_body = true;
     }
@@ -117,6 +118,7 @@ impl StreamTuner {
         self.uses
     }
 
+    /// True if a look is due.
     pub fn is_due(&self, now: u64) -> bool {
         self.had_body && now >= self.due
     }

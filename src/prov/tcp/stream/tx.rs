@@ -256,6 +256,7 @@ impl Tx {
         }
     }
 
+    /// The operations of all items in the queue.
     fn owners(&self) -> impl Iterator<Item = Owner> {
         self.items.iter().map(|(_, item)| match item {
             QueueItem::Mark(_, owner) => *owner,
@@ -334,6 +335,7 @@ impl Tx {
         }
     }
 
+    /// As `flush`, for a queue with items or with a transport.
     fn flush_items(&mut self, fd: BorrowedFd<'_>) -> Result<()> {
         let mut most = PIECES;
         loop {

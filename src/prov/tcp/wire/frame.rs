@@ -189,6 +189,7 @@ impl Header {
         Ok(header)
     }
 
+    /// Checks a header that does not pass as one of a short write.
     fn check(&self) -> Result<()> {
         let pieces_fit =
             if self.kind.has_pieces() && !self.has(LIST) { (1..=IOV_LIMIT as u8).contains(&self.pieces) } else { self.pieces == 0 };

@@ -117,8 +117,10 @@ impl Status {
 /// The fields of HELLO, and of CHALLENGE, which is the listener's answer to HELLO.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hello {
-    /// Versions that the sender speaks. In a CHALLENGE with status `Good`, both fields are the version that the listener chose.
+    /// The lowest version that the sender speaks. In a CHALLENGE with status `Good`, `lowest` and `highest` are the
+    /// version that the listener chose.
     pub lowest: u16,
+    /// The highest version that the sender speaks.
     pub highest: u16,
     pub keyed: bool,
     pub sealed: bool,

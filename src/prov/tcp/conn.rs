@@ -347,7 +347,7 @@ impl Conn {
         added
     }
 
-    /// Queues a frame's header, followed by `words`. As `put_with`, but for a number of words that is not known when compiling.
+    /// Queues a frame's header of `kind`, `flags` and `len`, followed by `words`.
     pub fn put_words(&mut self, kind: Kind, flags: u8, len: u64, words: &[u64]) {
         self.put(Header::new(kind, flags, len));
         words.iter().for_each(|w| self.tx.put_word(*w));

@@ -18,7 +18,8 @@ use std::sync::Arc;
 
 pub const MAX_REGIONS: usize = OWN_REGIONS;
 
-/// True if the key names device memory. `None`: the region's owner chose the key, which therefore does not tell.
+/// True if the key names device memory. `None`: the region's owner, and not the library, chose the key, which therefore
+/// does not tell.
 pub fn names_device(key: u64) -> Option<bool> {
     (key & CHOSEN_KEY != 0).then_some(key & DEVICE_KEY != 0)
 }

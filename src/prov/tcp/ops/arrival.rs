@@ -63,7 +63,7 @@ impl State {
         Ok(())
     }
 
-    /// Delivers a message that waited to its receive.
+    /// Gives a waiting message to its receive.
     pub fn deliver(&mut self, mut recv: Recv, message: Unexpected) {
         match message {
             Unexpected::Buffered { bytes, data, number } => {

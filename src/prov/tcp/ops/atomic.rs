@@ -27,7 +27,7 @@ impl State {
             return Err(Error::new(errno::ENOCQ, "ep: no completion queue or counter is bound for reads"));
         }
         let wanted = self.bind.wants_entry(c.flags);
-        // Fault injection does not hold atomic operations, so one that would overtake held operations gets `EAGAIN`.
+        // Fault injection does not hold atomic operations, so an atomic operation that would overtake held ones gets `EAGAIN`.
         let held = self.held();
         let conn = self.up()?;
         if !conn.has_atomics {

@@ -9,7 +9,7 @@ use crate::prov::tcp::state::{Phase, State};
 
 impl State {
     /// Applies fault injection to an accepted operation. Returns the operation if it is to be started now. Without
-    /// faults every operation is, and on a lane, because the layer above a lane injects its own faults.
+    /// faults, that is every operation; so it is on a lane, because the layer above a lane injects its own faults.
     #[inline]
     pub fn apply_faults(&mut self, domain: &Domain, accepted: AcceptedOp) -> Option<AcceptedOp> {
         if self.faults.is_none() || self.bind.is_lane() { Some(accepted) } else { self.judge(domain, accepted) }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Resting: a thread that drives many endpoints does not visit an endpoint whose only further work comes from its
-//! socket, a post, or its next deadline (`prov::rest`). The endpoint decides by this file when it may rest, and when it
-//! calls the thread back.
+//! socket, a post, or its next deadline (`prov::rest`). This file decides when the endpoint may rest, and when the
+//! endpoint calls the thread back.
 
 use crate::prov::rest::Rest;
 use crate::prov::tcp::conn::StreamsState;

@@ -230,7 +230,7 @@ impl State {
         Ok(())
     }
 
-    /// Makes an accepted receive available, and matches it with a message that waited.
+    /// Makes an accepted receive available, and matches waiting messages.
     pub fn start_recv(&mut self, domain: &Domain, recv: Recv) {
         self.recvs.push_back(recv);
         if !self.unexpected.is_empty() {
@@ -241,7 +241,7 @@ impl State {
         }
     }
 
-    /// Delivers messages that waited to receives, while the completion queue has room.
+    /// Matches waiting messages with receives, while the completion queue has room.
     pub fn match_unexpected(&mut self) {
         while !self.recvs.is_empty() && !self.unexpected.is_empty() && self.bind.rx.as_ref().is_none_or(|q| q.has_room()) {
             if let (Some(mut recv), Some(message)) = (self.recvs.pop_front(), self.unexpected.pop_front()) {

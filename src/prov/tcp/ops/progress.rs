@@ -56,8 +56,8 @@ impl State {
         self.end_turn(came, force || self.is_unattended(domain))
     }
 
-    /// True if no work may be left for a later call. A thread of the library drives this endpoint, or one that is about
-    /// to sleep, and the program itself may never call again.
+    /// True if no work may be left for a later call. A thread of the library drives this endpoint, or a thread that is
+    /// about to sleep, and the program itself may never call again.
     #[inline]
     pub fn is_unattended(&self, domain: &Domain) -> bool {
         domain.auto || self.sleepers > 0

@@ -27,7 +27,7 @@ use std::os::fd::{AsFd, OwnedFd};
 const ACK_BYTES: u64 = 512 << 10;
 /// Number of received segments after which an acknowledgement is sent at once.
 const ACK_SEGMENTS: u32 = 256;
-/// Segments that are read from one rail before the next rail is read.
+/// Most segments that are read from one rail before the next rail is read.
 const TURN: usize = 8;
 /// Rails that are lost within this time of one another are taken for losses with one cause.
 const AT_ONCE_NS: u64 = 50_000_000;
@@ -69,7 +69,7 @@ pub struct RailSlot {
 pub struct RailEvent {
     pub rail: usize,
     pub words: String,
-    /// `EPERM`, if the rail is up; its event reports no error.
+    /// The error of the loss; without meaning if the rail came back.
     pub errno: i32,
     pub is_up: bool,
     pub at: u64,

@@ -87,7 +87,7 @@ impl CipherState {
         Ok(CipherState { cipher, key: cipher.key(raw).ok_or_else(useless)?, number: 0 })
     }
 
-    /// The nonce of the next record. Before every `REKEY`th record the key is changed first, by Noise's Rekey.
+    /// The nonce of the next record. After every `REKEY` records the key is changed first, by Noise's Rekey.
     #[inline]
     fn next(&mut self) -> Result<Nonce> {
         if self.number != 0 && self.number.is_multiple_of(REKEY) {

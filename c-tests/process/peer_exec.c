@@ -52,11 +52,13 @@ __attribute__((constructor)) static void after_exec(void)
 
 __attribute__((noreturn)) static void become_another(struct node *n, size_t len)
 {
-	char plan[64];
+	char plan[64], self[4096] = "";
+	/* By its name: valgrind answers readlink() for the program, but would execute itself for the link. */
+	CHECK(readlink("/proc/self/exe", self, sizeof self - 1) > 0);
 	snprintf(plan, sizeof plan, "%d %zu", n->oob, len);
 	setenv(PLAN, plan, 1);
 	fcntl(n->oob, F_SETFD, 0);
-	execl("/proc/self/exe", "after_exec", (char *)NULL);
+	execl(self, "after_exec", (char *)NULL);
 	test_fail(__FILE__, __LINE__, "execl: %s", strerror(errno));
 }
 
@@ -372,5 +374,6 @@ static void goes_on(struct node *n)
 
 TEST(a_first_thread_that_ends_is_no_death)
 {
+	skip_unless(!test_checked(), "valgrind takes the stack of a thread that has ended for unmapped memory");
 	pair(NULL, first_thread_ends, goes_on, NULL);
 }

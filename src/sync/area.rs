@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The out-of-line area of a ring, which holds the bytes of longer messages. They lie there in one piece, so that both
-//! sides copy them like any memory; in the ring, each line has a header of its own. The message in the ring names the
-//! place in the area, and its header, stored with release, announces the bytes as well.
+//! The out-of-line area of a ring, which holds the bytes of longer messages. The bytes of a message are contiguous in
+//! the area, so that both sides copy them like any memory; in the ring, the header of each line would interrupt them.
+//! The message in the ring names the place in the area, and the message's header, stored with release, announces the
+//! bytes as well.
 //!
 //! Places are given out in order and returned in order, like the ring's lines. The writer counts the bytes used and the
 //! reader the bytes returned, and neither believes the other's number before checking it.
@@ -10,12 +11,12 @@
 //! holds must be fetched from there before it can be written again. After a lap that is long enough for the line to
 //! have left that cache, it comes from the shared cache, in half the time.
 //!
-//! The first place is at the area's end, and each further one lies in front of the last. A CPU that reads a message
-//! also fetches the lines behind it, and these should be lines that were read already, not lines that the writer is
-//! about to write.
+//! The first place is at the area's end, and each further place has lower addresses than the place before. A CPU that
+//! reads a message also fetches the lines at the addresses after it, and these should be lines that were read already,
+//! not lines that the writer is about to write.
 //!
-//! A connection that carries little does not need the whole area: a writer first cycles through a small part of it, and
-//! through twice as much whenever it has completed several laps.
+//! A connection that carries little does not need the whole area: a writer first cycles through a small part of the
+//! area, and through twice as much whenever it has completed several laps.
 
 use super::header::{Broken, RingError, Unmapped};
 use super::primitive::{AtomicU64, Ordering};
@@ -32,14 +33,15 @@ pub const START: usize = 128 * 1024;
 const LAPS: u32 = 8;
 /// Bytes after which the reader publishes its position.
 const STEP: u64 = START as u64 / 4;
-/// Messages with fewer bytes stay in the ring: for them a second place to look at costs more than it saves.
+/// Messages with fewer bytes stay in the ring, because a second place to look at costs a short message more than it
+/// saves.
 pub const FROM: usize = 512;
 /// Alignment of places, so that no two share a cache line.
 const GRAIN: u64 = 64;
 
 /// The area, and the reader's word.
 pub struct Area<'a> {
-    /// One past its last byte.
+    /// The address one past the area's last byte.
     pub end: NonNull<u8>,
     /// Number of bytes that the reader has returned.
     pub returned: &'a AtomicU64,
@@ -65,7 +67,7 @@ pub trait AreaStore {
     fn span(&self) -> usize {
         AREA
     }
-    /// Maps that many bytes or more. False: it cannot be done.
+    /// Maps at least this many bytes at the area's end. False: they cannot be mapped.
     fn reach_area(&self, _bytes: usize) -> bool {
         true
     }
@@ -75,7 +77,8 @@ pub trait AreaStore {
 pub struct Outgoing {
     tail: u64,
     returned: u64,
-    /// Bytes of the area that are in use, and how many may be.
+    /// `span` is the length of the part that the writer cycles through now; `most` is the limit to which `span` may
+    /// grow.
     span: u64,
     most: u64,
     /// Number of times the end of `span` was reached since `span` grew.
@@ -83,7 +86,8 @@ pub struct Outgoing {
 }
 
 impl Outgoing {
-    /// Uses up to `most` bytes of the area; at least [`START`], and at most all.
+    /// Uses up to `most` bytes of the area. A smaller `most` than [`START`] counts as `START`, a larger one than
+    /// [`AREA`] as `AREA`.
     pub fn new(most: usize) -> Outgoing {
         let most = most.clamp(START, AREA) as u64;
         Outgoing { tail: 0, returned: 0, span: START as u64, most, laps: 0 }
@@ -106,13 +110,14 @@ impl Outgoing {
         let size = AREA as u64;
         let need = (len as u64).next_multiple_of(GRAIN);
         let into = self.tail % size;
-        // A place is contiguous, so the rest of the part may stay unused.
+        // A place is contiguous. A place that would cross the end of the part begins the next lap instead, and the rest
+        // of the part stays unused.
         let fits = into + need <= self.span;
         let at = if fits { self.tail } else { self.tail - into + size };
         let end = at + need;
         if end - self.returned > size {
             let seen = store.area()?.returned.load(Ordering::Acquire);
-            // If the reader's count is wrong, its messages go through the ring.
+            // If the reader's count is wrong, messages to this reader go through the ring.
             if seen < self.returned || seen > self.tail {
                 return None;
             }
@@ -157,7 +162,8 @@ impl Incoming {
         Ok(at + len.next_multiple_of(GRAIN))
     }
 
-    /// Returns everything in front of `end` to the writer, and publishes that now and then.
+    /// Returns all places up to position `end` to the writer. The writer learns of it after every `STEP` bytes, not
+    /// at every call.
     #[inline]
     pub fn pass(&mut self, end: u64, area: &Area<'_>) {
         self.head = end;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A cache line of a ring, and how a few bytes get into it and out of it: by relaxed atomic words, with as few
-//! instructions as possible, because these are most of the cost of a short message.
+//! A cache line of a ring, and the copies of a few bytes into it and out of it. The copies use relaxed atomic words and
+//! as few instructions as possible, because the instructions are most of the cost of a short message.
 
 use super::primitive::{AtomicU64, Ordering};
 
@@ -25,7 +25,7 @@ impl Line {
         Line { header: AtomicU64::new(0), words: std::array::from_fn(|_| AtomicU64::new(0)) }
     }
 
-    /// Prefetches the line for writing. A hint that nothing waits for.
+    /// Prefetches the line for writing. This is only a hint: no later instruction waits for the line.
     #[inline(always)]
     pub fn claim(&self) {
         #[cfg(target_arch = "x86_64")]
@@ -50,7 +50,7 @@ impl Line {
         unsafe { fill(&self.words, from, len) }
     }
 
-    /// Stores words, and `len` bytes behind them.
+    /// Stores words, and `len` bytes behind the words.
     ///
     /// # Safety
     /// As for `fill`.
@@ -73,6 +73,8 @@ impl Line {
     }
 }
 
+/// Stores `len` bytes, and zeros up to the end of the last word.
+///
 /// # Safety
 /// As for `Line::fill`.
 #[inline(always)]

@@ -12,10 +12,10 @@ use super::primitive::{AtomicU64, Ordering};
 /// Largest number of chunks of one operation.
 pub const MAX_CHUNKS: u32 = (1 << 24) - 1;
 
-/// Attempts at an exchange. A well-behaved peer makes it fail at most once per chunk.
+/// Number of attempts at a compare-and-swap. A well-behaved peer makes the swap fail at most once per chunk.
 const TRIES: u32 = 1 << 16;
 
-/// A slot in the initiator's segment, one cache line long.
+/// The claims and the helper's report of one operation: a slot in the initiator's segment, one cache line long.
 #[repr(C, align(64))]
 pub struct Slot {
     /// generation:16 | front:24 | back:24. Chunks [front, back) are unclaimed.

@@ -15,7 +15,7 @@ pub struct Consumer<S> {
     store: S,
     shift: u32,
     mask: u64,
-    /// Number of lines that are returned to the producer at once.
+    /// A quarter of the ring's lines. The consumer returns lines to the producer when it has passed this many.
     quarter: u64,
     head: u64,
     published: u64,
@@ -25,13 +25,14 @@ pub struct Consumer<S> {
 /// The message at the head of the ring. `finish` returns its lines to the producer.
 pub struct Message<'a, S> {
     of: &'a mut Consumer<S>,
-    /// As the sender gave it; whether the bytes lie out of line does not show here.
+    /// The header that the sender passed to `write`: for bytes out of line, too, it counts the bytes, and neither the
+    /// words for their place and length nor the flag.
     pub header: Header,
     lines: usize,
     out_of_line: Option<Span>,
 }
 
-/// The bytes of an out-of-line message. They stay there until everything in front of `end` is returned.
+/// The bytes of an out-of-line message. They stay in place until the area is returned up to position `end`.
 pub struct OutOfLine {
     pub from: *const u8,
     pub len: usize,
@@ -51,7 +52,7 @@ impl<S: Store> Consumer<S> {
         Consumer { shift: shift_of(&store), mask: size - 1, quarter: size / 4, store, head: 0, published: 0, area: Incoming::default() }
     }
 
-    /// A cursor at the next message: a separate value, so that a loop keeps it in registers.
+    /// A cursor at the next message. A cursor is a separate value, so that a loop keeps it in registers.
     #[inline(always)]
     pub fn cursor(&self) -> Cursor<'_> {
         Cursor::new(self.store.lines(), self.mask, self.shift, self.head)
@@ -94,7 +95,7 @@ impl<S: Store> Consumer<S> {
         self.give_back(1);
     }
 
-    /// Returns everything in front of `end` in the area to the writer.
+    /// Returns the area up to position `end` to the writer.
     #[inline(never)]
     pub fn pass_area(&mut self, end: u64) {
         if let Some(area) = self.store.area() {
@@ -109,7 +110,7 @@ impl<S: Store> Consumer<S> {
         self.head += count;
         if self.head - self.published >= self.quarter {
             if self.published == 0 {
-                // If this fails, so does the read of the next message.
+                // If the mapping fails, the read of the next message fails too (`Unmapped`).
                 self.store.reach_lines();
             }
             self.published = self.head;
@@ -202,6 +203,9 @@ impl<S: Store> Message<'_, S> {
         unsafe { self.copy_raw(from, to.as_mut_ptr(), to.len()) }
     }
 
+    /// Copies `len` bytes of the message from byte `from` on. False for a range outside the message; then nothing is
+    /// copied.
+    ///
     /// # Safety
     /// `to` is writable for `len` bytes.
     #[inline]

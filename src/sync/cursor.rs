@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A reader's position in a ring, for the most frequent messages: bytes without fixed words, one message after the
-//! other. It makes the same checks as `consumer.rs`, and leaves all other messages to that file.
+//! A reader's position in a ring, for the most frequent messages: bytes without fixed words, messages of one line, and
+//! a few words with their bytes out of line. The cursor makes the same checks as `consumer.rs`, and leaves all other
+//! messages to that file.
 
 use super::cache_line::{LINE_BYTES, Line, drain};
 use super::header::{Header, MAX_LINES, OUT_OF_LINE_WORDS, lap};
@@ -18,18 +19,19 @@ pub struct Brief<'a> {
 
 impl<'a> Brief<'a> {
     /// # Safety
-    /// At `from` lie `bytes` bytes, rounded up to whole words, as long as the result is used.
+    /// As long as the result is used, `from` is readable for `bytes` bytes, rounded up to whole words.
     #[inline(always)]
     pub(super) unsafe fn new(words: &'a [AtomicU64], from: *const AtomicU64, bytes: usize) -> Brief<'a> {
         Brief { words, from, bytes }
     }
 
+    /// Number of fixed words.
     #[inline(always)]
     pub fn words(&self) -> usize {
         self.words.len()
     }
 
-    /// 0 beyond the last word.
+    /// Fixed word `i`; 0 beyond the last.
     #[inline(always)]
     pub fn word(&self, i: usize) -> u64 {
         self.words.get(i).map_or(0, |w| w.load(Ordering::Relaxed))
@@ -71,7 +73,7 @@ impl<'a> Brief<'a> {
         unsafe { self.copy_out(to.as_ptr()) }
     }
 
-    /// Copies the bytes from byte `skip` on, as many as both have.
+    /// Copies the bytes from byte `skip` on: as many as the message has there and `to` has room for.
     pub fn copy_part(&self, skip: usize, to: Iov) {
         let skip = skip.min(self.bytes);
         // SAFETY: the bytes lie inside the message, and `to` has room for as many as are copied.
@@ -79,7 +81,7 @@ impl<'a> Brief<'a> {
     }
 }
 
-/// Reads messages that have bytes only, one after the other.
+/// Reads frequent messages, one after the other, from a copy of the consumer's position.
 pub struct Cursor<'a> {
     lines: &'a [Line],
     mask: u64,
@@ -147,13 +149,13 @@ impl<'a> Cursor<'a> {
         Some((rest.get(..words)?, place.each_ref().map(|w| w.load(Ordering::Relaxed))))
     }
 
-    /// Moves to the next message, past one of a single line.
+    /// Moves past a message of one line.
     #[inline(always)]
     pub fn skip(&mut self) {
         self.head += 1;
     }
 
-    /// The position.
+    /// The cursor's position: the number of lines before it since the beginning.
     #[inline(always)]
     pub fn head(&self) -> u64 {
         self.head

@@ -3,9 +3,9 @@
 //!
 //! The owner publishes a generation per region; 0 means closed. An initiator marks its *busy* word, checks the
 //! generation, copies, and clears the mark. The owner closes by storing 0, and then waits until each marked busy word
-//! has changed. Either the initiator sees the 0 or the owner sees the mark. That needs a full fence between the store
-//! and the load on both sides. If both processes have registered for membarrier, the initiator's fence is only a
-//! compiler fence, because the owner's barrier then also runs on the initiator's CPU.
+//! has changed. Either the initiator sees the 0 or the owner sees the mark. This guarantee needs a full fence between
+//! the store and the load on both sides. If both processes have registered for membarrier, the initiator's fence is
+//! only a compiler fence, because the owner's barrier then also runs on the initiator's CPU.
 
 use super::primitive::{AtomicU64, Ordering, fence};
 use crate::error::Result;
@@ -43,8 +43,8 @@ pub fn barrier(fences: Fences) -> Result<()> {
     }
 }
 
-/// Number of bits of a mark for the region's index plus one, or 0 for an unknown region. They lie between the busy bit
-/// and the count.
+/// Number of bits in a mark that hold the region's index plus one, or 0 if the copy may be in any region. These bits
+/// lie between the busy bit, which is the lowest, and the count of copies.
 pub const PLACE_BITS: u32 = 20;
 const STEP: u64 = 1 << (PLACE_BITS + 1);
 
@@ -73,14 +73,15 @@ impl Initiator {
         false
     }
 
-    /// The first half of `enter`; `shows` is the second half, and `leave` undoes the mark.
+    /// Marks `busy` for any region: the first half of `enter` for a caller that does not know the region yet. [`shows`]
+    /// is the second half, and `leave` undoes the mark.
     #[inline(always)]
     pub fn mark(&mut self, busy: &AtomicU64) {
         busy.store(self.seq | 1, Ordering::Relaxed);
         light(self.fences);
     }
 
-    /// Like `mark`, for region `index` alone: the peer may close other regions even if this side does not continue.
+    /// Like `mark`, for region `index` alone: the peer can close other regions even if this side never clears the mark.
     #[inline(always)]
     pub fn mark_in(&mut self, busy: &AtomicU64, index: u32) {
         // Release: an owner that closes the previous region and sees this mark stops waiting, so it must also see the
@@ -106,14 +107,14 @@ impl Initiator {
     }
 }
 
-/// True if the gate is open for `generation`. Called while marked.
+/// True if the gate is open for `generation`. Called while the busy word is marked.
 #[inline(always)]
 pub fn shows(gate: &AtomicU64, generation: u64) -> bool {
     gate.load(Ordering::Acquire) == generation
 }
 
-/// The owner's side: closes the gate. Before it looks at any busy word, the caller has to order this store, by
-/// `fence(SeqCst)` or by the barrier on all CPUs.
+/// The owner's side: closes the gate. Before the caller looks at any busy word, it has to order this store before those
+/// loads, by `fence(SeqCst)` or by the barrier on all CPUs.
 pub fn close(gate: &AtomicU64) {
     gate.store(0, Ordering::SeqCst);
 }

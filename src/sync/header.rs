@@ -3,10 +3,11 @@
 
 use super::cache_line::WORDS;
 
-/// Largest number of lines of a message; less than three quarters of the smallest ring.
+/// Largest number of lines of a message; less than three quarters of the smallest ring, because the consumer may hold
+/// back a quarter of the lines.
 pub const MAX_LINES: usize = 160;
-/// Flag of a message whose bytes lie out of line. Its first two words are place and length; the others belong to its
-/// kind.
+/// Flag of a message whose bytes lie out of line, in the area that `area.rs` describes. The first two fixed words of
+/// such a message are the place and the length of the bytes; the message kind defines the others.
 pub(super) const OUT_OF_LINE: u8 = 0x80;
 pub(super) const OUT_OF_LINE_WORDS: usize = 2;
 
@@ -53,15 +54,15 @@ impl Header {
         ((raw ^ low) << 24 == 0).then_some((raw >> 40) as u16 as usize)
     }
 
-    /// Words and bytes of a message, if its header has this kind and lap, and no flags.
+    /// The numbers of fixed words and of bytes of a message, if its header has this kind and lap, and no flags.
     #[inline(always)]
     pub(super) fn unflagged(raw: u64, kind: u8, lap: u16) -> Option<(usize, usize)> {
         let low = Header { kind, ..Header::default() }.pack(lap);
         ((raw ^ low) << 32 == 0).then_some(((raw >> 32) as u8 as usize, (raw >> 40) as u16 as usize))
     }
 
-    /// True if this header is of a message with this kind and lap that has its bytes out of line, and no other words
-    /// and flags.
+    /// True if the header has this kind and lap, and its message has its bytes out of line, no other fixed words and no
+    /// other flags.
     pub(super) fn is_out_of_line(raw: u64, kind: u8, lap: u16) -> bool {
         raw == Header { kind, flags: OUT_OF_LINE, words: OUT_OF_LINE_WORDS as u8, bytes: 0 }.pack(lap)
     }
@@ -80,8 +81,8 @@ impl Header {
     }
 }
 
-/// The lap number in the lines at position `at` of a ring of 2^`shift` lines. It differs from that of the previous lap,
-/// and is not 0 in the first.
+/// The lap number in the lines at position `at` of a ring of 2^`shift` lines. The number differs from that of the
+/// previous lap, and is not 0 in the first lap, because a line that was never written has a header of 0.
 #[inline(always)]
 pub(super) fn lap(at: u64, shift: u32) -> u16 {
     ((at >> shift) as u16).wrapping_add(1)

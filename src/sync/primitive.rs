@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The atomics of std; loom's when a model runs, so that the models check the shipped code; or std's behind a hook when
-//! fuzzing, so that a peer can act between any two loads of shared memory.
+//! The atomics of this folder, selected at compile time. A build uses std's. A loom model uses loom's, so that the
+//! models check the shipped code. A fuzz target uses std's behind a hook, so that a simulated peer can act between any
+//! two loads of shared memory.
 
 #[cfg(loom)]
 pub use loom::sync::atomic::{AtomicU64, Ordering, fence};
@@ -19,8 +20,8 @@ pub mod watched {
     static LOOKS: atomic::AtomicU64 = atomic::AtomicU64::new(0);
     static ACT: OnceLock<fn()> = OnceLock::new();
 
-    /// Calls `act` before the load number `looks` from now, counted from 1; 0 for never. The first `act` given is
-    /// always used.
+    /// Calls `act` just before a later load: with `looks` 1 before the next one, with 2 before the one after; 0 disarms
+    /// the hook. The `act` of the first call serves all later calls too.
     pub fn arm(looks: u64, act: fn()) {
         ACT.get_or_init(|| act);
         LOOKS.store(looks, Ordering::Relaxed);

@@ -19,8 +19,8 @@ pub struct Producer<S> {
     shift: u32,
     mask: u64,
     tail: u64,
-    /// Lines returned, as far as is known. While only the first lines are mapped this is so far below 0 that no other
-    /// line seems free.
+    /// Number of lines that the consumer has returned, as last read. While only the first lines of the ring are mapped,
+    /// the number lies below 0 by as many lines as are not mapped (modulo 2^64), so that none of these seems free.
     returned: u64,
     area: Outgoing,
     /// The caller's count of arrivals at the last call of `claim_ahead`.
@@ -74,7 +74,7 @@ impl<S: Store> Producer<S> {
     /// Writes a message of a few words, with its bytes out of line. Only after `is_open`. False: there is no room, and
     /// nothing was written.
     ///
-    /// The piece has no more bytes than a message's header can count.
+    /// `from` has at most 65535 bytes, as in other messages, whose headers count the bytes in 16 bits.
     #[inline(always)]
     pub fn write_bytes_out_of_line(&mut self, kind: u8, words: &[u64], from: Iov) -> bool {
         let len = from.len();
@@ -100,9 +100,10 @@ impl<S: Store> Producer<S> {
         true
     }
 
-    /// In a stream of messages, prefetches a line that is soon to be written: it is still in the cache of the
+    /// Prefetches a line that is soon to be written. In a stream of messages that line is still in the cache of the
     /// consumer's core, and waiting for each line would halve the rate. `heard` counts arrivals from the consumer's
-    /// side. If it changes there is a dialogue, in which the consumer polls the lines ahead, so these are left alone.
+    /// side. A changed count means a dialogue, in which the consumer polls the lines ahead, so this call leaves those
+    /// lines alone.
     #[inline(always)]
     pub fn claim_ahead(&mut self, heard: u64) {
         if self.heard != heard {
@@ -130,7 +131,7 @@ impl<S: Store> Producer<S> {
         Ok(size - (self.tail - seen) >= need as u64)
     }
 
-    /// True if at least half of the ring is free, so that there is room for messages that the peer can do without.
+    /// True if at least half of the ring is free. Callers then also send messages that the peer can do without.
     pub fn is_roomy(&mut self) -> Result<bool, RingError> {
         let half = self.mask.div_ceil(2) as usize;
         self.room(half)
@@ -146,7 +147,8 @@ impl<S: Store> Producer<S> {
         Ok(())
     }
 
-    /// True if a part of the area is mapped; at the first call, maps as much as is used at first.
+    /// True if a part of the area is mapped. The first call maps the part that a writer uses at first, `area::START`
+    /// bytes.
     #[inline(always)]
     fn has_area(&self) -> bool {
         self.store.area().is_some() || self.begin_area()
@@ -157,8 +159,9 @@ impl<S: Store> Producer<S> {
         self.store.reach_area(area::START)
     }
 
-    /// Writes a message for which `room` was checked: the fixed words, then the pieces of bytes in order; out of line
-    /// if there are many. The lengths of the pieces sum to `header.bytes`.
+    /// Writes a message for which `room` was checked: the fixed words, then the pieces of bytes in order. The bytes go
+    /// out of line if there are `area::FROM` or more of them and the area has room. The lengths of the pieces sum to
+    /// `header.bytes`.
     #[inline]
     pub fn write(&mut self, header: Header, fixed: &[u64], pieces: &[Iov]) {
         if (header.bytes as usize) < area::FROM || !self.write_out_of_line(header, fixed, pieces) {
@@ -166,7 +169,8 @@ impl<S: Store> Producer<S> {
         }
     }
 
-    /// False: there is no room out of line, and nothing was written.
+    /// Writes the fixed words into one line and the bytes out of line. False: there is no room, and nothing was
+    /// written.
     fn write_out_of_line(&mut self, header: Header, fixed: &[u64], pieces: &[Iov]) -> bool {
         let lines = self.store.lines();
         let line = &lines[(self.tail & self.mask) as usize];
@@ -268,6 +272,8 @@ impl Out<'_> {
         done
     }
 
+    /// Writes the bytes of all pieces as payload words. `carry` collects the bytes of a word that lies in several
+    /// pieces.
     #[inline]
     fn bytes(&mut self, pieces: &[Iov]) {
         let (mut carry, mut held) = ([0u8; 8], 0usize);

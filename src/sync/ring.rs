@@ -23,7 +23,7 @@ pub trait Store: AreaStore {
     fn capacity(&self) -> usize {
         self.lines().len()
     }
-    /// Maps all lines, if some are not mapped. False: it cannot be done.
+    /// Maps all lines, if some are not mapped. False: they cannot be mapped.
     fn reach_lines(&self) -> bool {
         true
     }

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A mutex that the caller may promise not to need.
 //!
-//! A domain opened with `GDRFAB_THREAD_DOMAIN` is used by one thread at a time. That is the C caller's promise, and it
-//! saves the data path two atomic operations per lock.
+//! A domain opened with `GDRFAB_THREAD_DOMAIN` is used by one thread at a time. The C caller promises this, and the
+//! promise saves the data path two atomic operations per lock.
 //!
 //! The promise is a value that only an unsafe function makes, at the place where the C caller gives it. So the type
-//! shows whether an object was opened without locks, and safe code cannot make one. The promise serialises threads, but
-//! not two accesses of the same thread: therefore a [`Guard`] sets a plain flag while it lives, which needs no atomic
-//! operation, and a second guard panics, where a mutex would wait for ever. The shortest paths, in which every
-//! instruction counts, do not check the flag: `promised` and `reach` are unsafe, and their callers know that nothing
-//! else accesses the value.
+//! shows whether an object was opened without locks, and safe code cannot make a promise. The promise serialises
+//! threads, but not two accesses of the same thread: therefore a [`Guard`] sets a plain flag while it lives, which
+//! needs no atomic operation, and a second guard panics, where a mutex would wait for ever. The shortest paths, in
+//! which every instruction counts, do not check the flag: `promised` and `reach` are unsafe, and their callers know
+//! that nothing else accesses the value.
 
 use parking_lot::RawMutex;
 use parking_lot::lock_api::RawMutex as _;
@@ -30,7 +30,7 @@ impl Promise {
     }
 }
 
-/// The way in which two threads are kept from accessing the same value.
+/// The reason why two threads never access the same value at the same time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Threading {
     /// The library locks.
@@ -49,7 +49,7 @@ impl Threading {
 pub struct Serial<T> {
     threading: Threading,
     lock: RawMutex,
-    /// Used only without the lock: a `Guard` exists.
+    /// True while a `Guard` exists. Used only without the lock.
     inside: Cell<bool>,
     value: UnsafeCell<T>,
 }
@@ -58,7 +58,7 @@ pub struct Serial<T> {
 // the `Promise` promised that all uses are serialised, which includes the happens-before edge between threads.
 unsafe impl<T: Send> Sync for Serial<T> {}
 
-/// Access to the value, until dropped. Stays on the thread that got it.
+/// Access to the value, until dropped. A guard stays on the thread that got it.
 pub struct Guard<'a, T> {
     of: &'a Serial<T>,
     _thread: PhantomData<*mut T>,
@@ -69,7 +69,8 @@ impl<T> Serial<T> {
         Serial { threading, lock: RawMutex::INIT, inside: Cell::new(false), value: UnsafeCell::new(value) }
     }
 
-    /// Locks. If this thread has locked already, a lock would wait for ever; without the lock this panics.
+    /// Gets access to the value. A thread that already has access waits for ever if the library locks, and panics if
+    /// the caller promised.
     #[inline(always)]
     pub fn lock(&self) -> Guard<'_, T> {
         match self.threading {
@@ -83,19 +84,20 @@ impl<T> Serial<T> {
         Guard { of: self, _thread: PhantomData }
     }
 
-    /// `None` if another thread has access; that thread does the work then.
+    /// Like `lock`; `None` if somebody has access. The caller leaves its work to the thread that has access.
     #[inline(always)]
     pub fn try_lock(&self) -> Option<Guard<'_, T>> {
         let free = match self.threading {
             Threading::Safe => self.lock.try_lock(),
             Threading::Promised(_) => !self.inside.replace(true),
         };
-        // Made only if locked, because dropping a Guard unlocks.
+        // A Guard is made only if locked, because dropping one unlocks.
         if free { Some(Guard { of: self, _thread: PhantomData }) } else { None }
     }
 
-    /// The value without locking, if the caller promised that calls never overlap; `None` if the library locks. Unlike
-    /// a [`Guard`] the result has nothing to undo, so a leaf function stays a leaf function.
+    /// The value without locking, if the caller promised that calls never overlap; `None` if the library locks.
+    /// Dropping the result does nothing, unlike dropping a [`Guard`], so a function that calls no other needs no stack
+    /// frame for it.
     ///
     /// # Safety
     /// No other access to the value exists while the result is used.
@@ -104,7 +106,8 @@ impl<T> Serial<T> {
         self.threading.is_promised().then_some(Promised { value: &self.value })
     }
 
-    /// The value, where the kind of access is known at compile time: under the lock, or by the promise alone.
+    /// The value, for a caller that knows at compile time whether the library locks (`LOCKED`) or the promise alone
+    /// excludes other accesses.
     ///
     /// # Safety
     /// `LOCKED` agrees with `threading()`. Without the lock, no other access to the value exists while the result is
@@ -134,7 +137,7 @@ impl<T> Serial<T> {
     }
 }
 
-/// Access by `reach`.
+/// Access that `reach` returned. Dropping it unlocks, if it locked.
 pub struct Reached<'a, T, const LOCKED: bool> {
     of: &'a Serial<T>,
     _thread: PhantomData<*mut T>,
@@ -173,7 +176,7 @@ impl<T, const LOCKED: bool> Drop for Reached<'_, T, LOCKED> {
     }
 }
 
-/// Access by the caller's promise.
+/// Access that `promised` returned: without a lock, by the caller's promise alone.
 pub struct Promised<'a, T> {
     value: &'a UnsafeCell<T>,
 }

@@ -23,14 +23,16 @@ impl Sleepers {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// True if a thread has to be woken. Called after the news was stored under a lock, or by a method of [`Count`].
+    /// True if a thread has to be woken. Called after the caller has stored its news, under a lock or by a method of
+    /// [`Count`].
     #[inline(always)]
     pub fn any(&self) -> bool {
         self.0.load(Ordering::Relaxed) != 0
     }
 }
 
-/// A number that sleepers wait for. A full fence follows each change; on x86 the changing instruction is one.
+/// A number that sleepers wait for. A full fence follows each change; on x86 the changing instruction is itself a full
+/// fence.
 #[derive(Debug, Default)]
 pub struct Count {
     value: AtomicU64,
@@ -68,7 +70,7 @@ impl Count {
         self.get() != self.told.load(Ordering::Relaxed)
     }
 
-    /// Like `is_news`, but reports each value only once, for news that a caller may never read.
+    /// Like `is_news`, but reports each value only once, because a caller may never read the value.
     pub fn take_news(&self) -> bool {
         let value = self.get();
         self.told.swap(value, Ordering::Relaxed) != value
@@ -85,6 +87,7 @@ impl Signals {
         fence_after_swap();
     }
 
+    /// Takes one request. False if there is none.
     pub fn take(&self) -> bool {
         let less = |n: u64| n.checked_sub(1);
         self.0.load(Ordering::Relaxed) != 0 && self.0.fetch_update(Ordering::Acquire, Ordering::Relaxed, less).is_ok()

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `mem_alloc` for providers that can register any host memory: it allocates whole pages, so that portable programs can
-//! call it.
+//! `mem_alloc` for providers that can register any host memory. A program does not need the call there, but a portable
+//! program makes it, so the call allocates whole pages of host memory.
 
 use super::Iov;
 use crate::error::{Error, Result, errno};
@@ -11,7 +11,7 @@ use std::os::fd::AsFd;
 
 struct HostAllocation {
     map: Mapping,
-    /// A second mapping of the same pages, which only the library uses.
+    /// A second mapping of the same pages, which only the library uses; see [`Allocations::own`].
     own: Option<Mapping>,
 }
 
@@ -31,8 +31,8 @@ impl Allocations {
         self.list.lock().len()
     }
 
-    /// The library's own mapping of a piece, if the piece lies inside an allocation. Its pages stay mapped until the
-    /// memory is freed, whatever the caller does to its own mapping.
+    /// The library's own mapping of a piece, if the piece lies inside an allocation. The library's mapping stays until
+    /// the memory is freed, whatever the caller does to the first mapping.
     pub fn own(&self, iov: &Iov) -> Option<Iov> {
         let list = self.list.lock();
         let (_, allocation) = list.range(..=iov.addr()).next_back()?;
@@ -42,6 +42,7 @@ impl Allocations {
         allocation.own.as_ref().map(|own| unsafe { Iov::new(own.as_ptr() as usize + offset, iov.len()) })
     }
 
+    /// Allocates `len` bytes, rounded up to whole pages, and returns their address.
     pub fn allocate(&self, len: usize) -> Result<usize> {
         let size =
             mem::page_round(len).filter(|n| *n > 0).ok_or_else(|| Error::invalid(format!("len: {len} bytes cannot be allocated")))?;

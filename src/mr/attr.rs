@@ -12,7 +12,7 @@ pub const MR_IOV_LIMIT: usize = 16;
 #[derive(Clone, Copy)]
 pub enum Source<'a> {
     Iov(&'a [Iov]),
-    /// `[offset, offset+len)` of a mappable file. Peers address its first byte as `base_addr + offset`.
+    /// `[offset, offset+len)` of a mappable file. Peers address the first byte of this range as `base_addr + offset`.
     File {
         fd: BorrowedFd<'a>,
         offset: u64,
@@ -26,7 +26,7 @@ pub enum Source<'a> {
 pub enum Memory {
     Host,
     Device(Site),
-    /// The first byte decides.
+    /// The library finds out, by the drivers: the owner of the first byte counts for all.
     Auto,
 }
 
@@ -71,11 +71,11 @@ pub struct Facts {
     pub iov_count: u32,
 }
 
-/// Identifies a region of a domain; not valid after the region was closed.
+/// Identifies a region of a domain. A lookup with it fails after the region was closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RegionId {
-    /// A full word like the other fields: with a half word, compilers copy the struct by loads that cross words, for
-    /// which CPUs stall.
+    /// A full word like the other fields. With a half word, compilers copy the struct by loads that each cover parts of
+    /// two fields, and CPUs stall on such loads.
     index: u64,
     pub generation: u64,
     pub key: u64,

@@ -37,11 +37,12 @@ impl MappedFile {
         (end <= self.map.len()).then(|| unsafe { Iov::new(self.address() + skip, len) })
     }
 
-    /// Call before the CPU accesses the memory: a dma-buf's exporter is told.
+    /// Tells a dma-buf's exporter that the CPU is about to access the memory. Call before each such access.
     pub fn begin_cpu(&self, write: bool) -> Result<()> {
         dmabuf::begin_cpu(self.fd.as_fd(), write)
     }
 
+    /// Tells a dma-buf's exporter that the CPU's access has ended.
     pub fn end_cpu(&self, write: bool) -> Result<()> {
         dmabuf::end_cpu(self.fd.as_fd(), write)
     }
@@ -52,7 +53,7 @@ pub fn size_of(fd: BorrowedFd<'_>) -> Result<u64> {
     mem::dmabuf_size(fd)?.map_or_else(|| mem::file_id(fd).map(|(_, size)| size), Ok)
 }
 
-/// Checks a range of a file of `size` bytes. Returns the address that peers use for its first byte.
+/// Checks a range of a file of `size` bytes. Returns the address that peers use for the range's first byte.
 pub fn base_of(offset: u64, len: usize, size: u64, base_addr: u64) -> Result<u64> {
     if offset.checked_add(len as u64).is_none_or(|end| end > size) {
         return Err(Error::invalid(format!("dmabuf->offset {offset} + len {len} lie beyond the file's {size} bytes")));

@@ -26,6 +26,7 @@ pub fn desc_index(desc: u64) -> u32 {
     (desc >> 1) as u32 & ((1 << INDEX_BITS) - 1)
 }
 
+/// True if a descriptor was made of this generation.
 pub fn desc_fits(desc: u64, generation: u64) -> bool {
     desc >> (INDEX_BITS + 1) == generation >> INDEX_BITS & DESC_NUMBER
 }

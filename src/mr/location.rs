@@ -79,8 +79,8 @@ pub fn refuse_device_memory(iovs: &[Iov]) -> Result<()> {
     Ok(())
 }
 
-/// Calls `each` for every allocation of `site` that the ranges lie in, with the range and the address where the
-/// allocation's part begins. All allocations must be of one kind, which is the result.
+/// Calls `each` for every allocation of `site` that the ranges lie in, with the range, and the address in the range
+/// where the part inside this allocation begins. All allocations must be of one kind, which is the result.
 pub fn each_allocation(up: &dyn Interface, site: Site, iovs: &[Iov], mut each: impl FnMut(&Iov, u64, &Allocation)) -> Result<Kind> {
     let mut kind = None;
     for (i, iov) in iovs.iter().enumerate() {

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Memory registration, independent of any provider.
 //!
-//! In comes an [`Attr`]: the memory, access rights and paths that a caller asks for. Out comes a [`region::Region`] in
-//! the domain's [`registry::Registry`], with a [`RegionId`], a key for peers and a descriptor for operations. A
-//! provider only publishes what is registered here.
+//! A caller passes an [`Attr`]: the memory, access rights and paths that it asks for. The result is a
+//! [`region::Region`] in the domain's [`registry::Registry`], with a [`RegionId`], a key for peers and a descriptor for
+//! operations. A provider only publishes what is registered here.
 //!
 //! Read `attr.rs` and `region.rs` first, then `registry.rs`. `location.rs` finds out whose memory it is, `key.rs` makes
 //! keys and descriptors, `piece.rs` walks over memory in pieces, `path.rs` names the paths, and `alloc.rs` and

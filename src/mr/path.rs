@@ -53,6 +53,7 @@ pub struct PathPolicy {
 }
 
 impl PathPolicy {
+    /// The required paths, or all if none is required, without the forbidden ones.
     #[inline]
     pub fn allowed(self) -> Paths {
         let base = if self.require.is_empty() { Paths::all() } else { self.require };

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Memory in pieces, and the walk over them that every scatter and gather uses, for local buffers and for regions.
+//! Memory in pieces, and the walk over the pieces that every scatter and gather uses, for local buffers and for
+//! regions.
 
 use crate::error::Result;
 use crate::hmem::Site;
@@ -17,23 +18,23 @@ impl Span for Iov {
     }
 }
 
-/// Iterator over a run of bytes: for each piece that the run touches, the first byte in the piece, and the number of
-/// bytes.
+/// Iterator over a range of a sequence of bytes. For each piece that the range touches, an item has the piece, the
+/// position of the range's first byte in the piece, and the number of bytes.
 pub struct Walk<'a, P> {
     pieces: std::slice::Iter<'a, P>,
     skip: usize,
     left: usize,
 }
 
-// Written by hand, because the derived one would require `P: Clone`.
+// Written by hand, because a derived `Clone` would require `P: Clone`.
 impl<P> Clone for Walk<'_, P> {
     fn clone(&self) -> Self {
         Walk { pieces: self.pieces.clone(), ..*self }
     }
 }
 
-/// Walks over `len` bytes from byte `skip` of the pieces on. The walk ends early where the pieces do, and no part is
-/// empty.
+/// Walks over `len` bytes from byte `skip` of the pieces on. The walk ends early if the pieces have fewer bytes, and
+/// never yields an empty part.
 #[inline]
 pub fn walk<P: Span>(pieces: &[P], skip: usize, len: usize) -> Walk<'_, P> {
     Walk { pieces: pieces.iter(), skip, left: len }
@@ -87,7 +88,7 @@ impl PieceEnds {
     }
 }
 
-/// The same walk over local memory; the items are the parts themselves.
+/// Like [`walk`], over local memory; each item is the part of a piece as an [`Iov`].
 #[inline]
 pub fn parts(iov: &[Iov], skip: usize, len: usize) -> impl Iterator<Item = Iov> + '_ {
     walk(iov, skip, len).map(|(v, from, n)| v.part(from, n))

@@ -10,7 +10,7 @@ use std::ops::Deref;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// A contiguous piece of a region. `at` is the provider's own location of the bytes.
+/// A contiguous piece of a region. `at` locates the bytes for the provider, in a form of its own.
 #[derive(Clone, Copy, Debug)]
 pub struct Piece<P> {
     pub iov: Iov,
@@ -89,7 +89,7 @@ impl<P> From<Vec<Piece<P>>> for Pieces<P> {
     }
 }
 
-/// Memory that was checked to be what the caller says it is.
+/// The memory of a region, after the library has checked the caller's statements about it.
 #[derive(Debug)]
 pub struct Location<P> {
     pub pieces: Pieces<P>,
@@ -100,7 +100,8 @@ pub struct Location<P> {
     pub kind: Kind,
 }
 
-/// The addressing mode of a domain's regions, and the paths that this process permits.
+/// The registration modes of a domain (`GDRFAB_MR_VIRT_ADDR`, `GDRFAB_MR_PROV_KEY`), and the paths that this process
+/// permits.
 #[derive(Clone, Copy, Debug)]
 pub struct Modes {
     pub virt_addr: bool,
@@ -207,7 +208,8 @@ impl<P, O> Region<P, O> {
         self.key == key && !self.users.is_shut()
     }
 
-    /// Checks a range that a peer names. Returns its offset in the region.
+    /// Checks that the range that a peer names lies in the region, and that the region grants the rights `need`.
+    /// Returns the range's offset in the region.
     #[inline]
     pub fn range(&self, addr: u64, len: u64, need: Access) -> std::result::Result<u64, Code> {
         let within = |o: &u64| o.checked_add(len).is_some_and(|end| end <= self.location.len);
@@ -226,7 +228,7 @@ impl<P, O> Region<P, O> {
         self.users.leave();
     }
 
-    /// Like `enter`, for as long as the result lives.
+    /// Like `enter`; dropping the result leaves.
     pub fn hold(self: &Arc<Self>) -> std::result::Result<RegionUse<P, O>, Code> {
         self.enter()?;
         Ok(RegionUse(self.clone()))
@@ -280,7 +282,8 @@ impl<P, O> Region<P, O> {
         }
     }
 
-    /// First words of every explanation. `place` is inserted where more than the memory matters.
+    /// First words of a provider's explanation of the region's paths: its length, memory and key. `place` is empty or
+    /// tells where else the region lies, for example on an RDMA device.
     pub fn headline(&self, place: &str) -> String {
         let Location { len, site, kind, .. } = &self.location;
         format!("region of {len} bytes of {site} memory ({}){place}, key {:#x}: ", kind.name(), self.key)
@@ -304,13 +307,14 @@ impl<P, O> Drop for RegionUse<P, O> {
     }
 }
 
-/// The local memory of an operation: its site and, for device memory, the identities needed to check it with the
-/// driver.
+/// The local memory of an operation: its site and, for device memory, the identities with which the driver checks that
+/// the memory is still allocated.
 pub struct Local {
     pub site: Site,
-    /// Index of the iovec, address, and identity at registration, for each part.
+    /// For each part: the index of its iovec, and the address and the identity at registration of the piece in which
+    /// the part lies.
     parts: Vec<(usize, usize, u64)>,
-    /// Length of each part, if this describes a whole region.
+    /// Length of each part, if this describes a whole region; empty otherwise.
     lens: Vec<usize>,
 }
 
@@ -344,7 +348,8 @@ impl Local {
         self.parts.iter().map(|(_, addr, _)| *addr).zip(self.lens.iter().copied())
     }
 
-    /// True if a range lies in a whole region. The range may go on from one piece into the next.
+    /// True if a range lies in the region. Only for the result of `whole`. The range may go on from one piece into the
+    /// next.
     #[inline]
     pub fn holds(&self, mut addr: usize, mut len: usize) -> bool {
         'parts: while len > 0 {
@@ -360,7 +365,7 @@ impl Local {
         true
     }
 
-    /// Asks the driver whether the memory is still what was registered. Call without holding any lock.
+    /// Asks the driver whether the allocations are still those that were registered. Call without holding any lock.
     pub fn check(&self) -> Result<Site> {
         match self.parts.iter().find(|(_, addr, id)| is_stale(self.site, *addr, *id)) {
             None => Ok(self.site),

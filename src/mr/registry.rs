@@ -17,9 +17,9 @@ use std::sync::Arc;
 
 /// Set in every key that the library chose.
 pub const CHOSEN_KEY: u64 = 1 << 63;
-/// Set in such a key if it names device memory, where peers are told so.
+/// Set in a chosen key of device memory, in the domains that tell peers so.
 pub const DEVICE_KEY: u64 = 1 << 62;
-/// Set in such a key of a connectionless endpoint's domain if only the card carries out atomics on the region.
+/// Set in a chosen key, in the domain of a connectionless endpoint, if only the card carries out atomics on the region.
 pub const CARD_KEY: u64 = 1 << 61;
 
 /// The source of a region's key.
@@ -30,7 +30,7 @@ pub enum KeyOf {
     Domain,
     /// The caller chose it.
     Caller(u64),
-    /// The device chose it, and looks it up itself.
+    /// The device chose it, and the device itself looks it up.
     Device(u64),
 }
 
@@ -105,7 +105,8 @@ impl<R: HasRegion, const BITS: u32> Registry<R, BITS> {
         Ok(Registry { slots, free, by_key, keys: KeySource::new()?, device_mark, open: 0, max_regions })
     }
 
-    /// Permits regions that the library exposes itself beside the program's. The caller counts both.
+    /// Raises the largest number of regions to all indexes, for regions that the library exposes beside the program's.
+    /// From then on the caller counts both.
     pub fn make_room(&mut self) {
         self.max_regions = Self::MAX;
     }
@@ -189,8 +190,8 @@ impl<R: HasRegion, const BITS: u32> Registry<R, BITS> {
         id
     }
 
-    /// Like `fill`, but the caller constructs the region in the returned place. A region that is made elsewhere and
-    /// moved here makes the CPU wait.
+    /// Like `fill`, but the caller constructs the region in the returned place. Moving a finished region into the slot
+    /// would make the CPU wait for the stores to it.
     #[inline(always)]
     pub fn occupy(&mut self, Reserved { index, generation, key }: Reserved, on_device: bool) -> (RegionId, &mut Option<R>) {
         let desc = desc_of(index, generation, on_device);
@@ -217,7 +218,8 @@ impl<R: HasRegion, const BITS: u32> Registry<R, BITS> {
         }
     }
 
-    /// The region in a slot that the caller knows to be filled.
+    /// The region in slot `index`; `None` if the slot is empty. No generation is compared, because the caller knows
+    /// that the slot holds its region.
     #[inline]
     pub fn at(&self, index: u32) -> Option<&R> {
         self.slots.get(index as usize)?.region.as_ref()
@@ -290,7 +292,7 @@ impl<R: HasRegion, const BITS: u32> Registry<R, BITS> {
         self.open -= 1;
     }
 
-    /// Like `drop_region`, for a region that owns nothing that has to be dropped.
+    /// Like `drop_region`, without running the region's destructor: the region owns nothing that has to be released.
     #[inline(always)]
     pub fn forget_region(&mut self, id: RegionId) {
         let Some(slot) = self.slot_of(id) else { return };
@@ -311,7 +313,7 @@ impl<R: HasRegion, const BITS: u32> Registry<R, BITS> {
         Ok(self.get(id)?.region().facts())
     }
 
-    /// All regions.
+    /// All regions, also those that are shut and not yet removed.
     pub fn iter(&self) -> impl Iterator<Item = &R> {
         self.slots.iter().filter_map(|s| s.region.as_ref())
     }
@@ -322,7 +324,8 @@ impl<R: HasRegion, const BITS: u32> Registry<R, BITS> {
     }
 }
 
-/// Waits until `quiet` returns true, for at most `ms`. `busy` is the error if the region is still in use then.
+/// Waits until `quiet` returns true, for at most `ms` milliseconds. `busy` is the error if the region is still in use
+/// then.
 pub fn wait_until(ms: u64, busy: &'static str, mut quiet: impl FnMut() -> Result<bool>) -> Result<()> {
     let mut until = 0;
     while !quiet()? {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! An address space of another process: copies with it, each of which checks the guard, and the reasons why copying
-//! ends.
+//! The address space of another process: copies from and to it, each of which checks the guard, and the reasons why
+//! copying ends.
 
 use super::batch::{Batch, within};
 use super::call::{Attach, Piece, attach, piece};
@@ -22,9 +22,10 @@ use std::time::{Duration, Instant};
 pub const STEP: usize = 64 << 20;
 /// Pieces, including the guard, up to which the arrays of a copy lie on the stack.
 const FEW: usize = 8;
-/// Time limit of a connection's look for the peer's guard. The kernel may be moving the page.
+/// Time for which a new connection waits for the peer's guard page. The page can be missing for a moment while the
+/// kernel moves it.
 const GUARD_GLANCE: Duration = Duration::from_millis(1);
-/// The same limit if there is no page map, so that a thread has to find out.
+/// Like `GUARD_GLANCE`, if there is no page map and a thread has to find out whether the page is there.
 const GUARD_WAIT: Duration = Duration::from_millis(100);
 /// Time limit for locks: a child of fork() may find one held by a thread that the child does not have.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(1);
@@ -45,7 +46,8 @@ pub struct AddressSpace {
 static KNOWN: Mutex<Vec<Weak<AddressSpace>>> = Mutex::new(Vec::new());
 
 impl AddressSpace {
-    /// Finds the address space of process `pid`. Fails if it does not have the guard, or if the kernel refuses copies.
+    /// Finds the address space of process `pid`. Fails if the process does not have the guard, or if the kernel refuses
+    /// copies.
     pub fn of(pid: i32, guard: Guard) -> Result<Arc<AddressSpace>> {
         if pid <= 0 {
             return Err(Error::fixed(errno::ESRCH, "the peer lives in another pid namespace, so cross-memory attach cannot name it"));
@@ -153,7 +155,7 @@ impl AddressSpace {
         Ok(())
     }
 
-    /// Makes one call. The first piece on each side is free for the guard.
+    /// Makes one call. The first element of `ours` and `theirs` is free: this function puts the guard there.
     #[inline]
     pub(super) fn once(&self, how: Attach, ours: &mut [Iov], theirs: &mut [Piece], want: usize) -> Result<()> {
         if how == Attach::Write && !self.guard.is_unique_address() {
@@ -225,7 +227,8 @@ impl AddressSpace {
         true
     }
 
-    /// True if the byte after the first `moved` is mapped for such a copy although the kernel does not copy it.
+    /// True if the byte after the first `moved` bytes lies in a mapping that permits the copy, and yet the kernel does
+    /// not copy the byte.
     fn is_refused_by_kernel(&self, how: Attach, theirs: &[Piece], moved: usize) -> bool {
         let Some((of, from, _)) = within(theirs, |p| p.iov_len, moved, 1).next() else { return false };
         let addr = (of.iov_base as u64).wrapping_add(from as u64);
@@ -247,7 +250,8 @@ impl AddressSpace {
         self.page_map().is_some_and(|map| pages::is_there(map, self.guard.addr) != Some(false))
     }
 
-    /// Has a thread wait for pages to come. `None`: a thread already waits for other pages of that process.
+    /// Has a thread fault pages in and wait until they have come. `None`: a thread already waits for other pages of
+    /// that process.
     pub(super) fn request_pages(&self, how: Attach, ranges: Vec<(u64, usize)>) -> Result<Option<Arc<PageRequest>>> {
         let request = PageRequest::new(self.pid, self.tid(), self.guard, how, ranges);
         Ok(populate::submit(&request)?.then_some(request))

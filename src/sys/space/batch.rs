@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The arrays of pieces for one call, and the split of pieces over several calls.
+//! The arrays of pieces for one system call, and the division of long pieces among several calls.
 
 use super::call::{PIECES, Piece, piece};
 use crate::sys::iov::Iov;

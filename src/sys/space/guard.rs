@@ -14,7 +14,7 @@ pub struct Guard {
     pub word: u64,
 }
 
-/// Random addresses that are tried.
+/// Number of random addresses that are tried.
 const DRAWS: usize = 8;
 /// Bounds of an address range that has no programs, libraries, stacks or heaps.
 const LOW: u64 = 0x1000_0000_0000;
@@ -67,8 +67,8 @@ fn page() -> Result<usize> {
 
 fn map() -> Result<usize> {
     let len = mem::page_size();
-    // The address is a wish, not a command: ThreadSanitizer permits none of these addresses and turns a wish into 0. With
-    // MAP_FIXED_NOREPLACE, root gets page 0 then, and the sanitizer ends the process.
+    // The address is only a hint (no MAP_FIXED_NOREPLACE): ThreadSanitizer permits none of these addresses and turns a
+    // hint into 0. With MAP_FIXED_NOREPLACE, root would then get page 0, and the sanitizer would end the process.
     let at = |wish: usize| {
         let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
         // SAFETY: a fresh mapping, which replaces no other.
@@ -84,15 +84,16 @@ fn map() -> Result<usize> {
     for draw in 1..=DRAWS {
         let wish = (LOW + random()? % (HIGH - LOW)) as usize & !(len - 1);
         addr = at(wish)?;
-        // The last one stays wherever it is: the address space is small, or a tool keeps these places to itself.
+        // The last attempt keeps whatever address the kernel gave: the address space is small, or a tool keeps the
+        // wanted addresses to itself.
         if addr == wish || draw == DRAWS {
             break;
         }
         // SAFETY: the page just mapped, of which nobody knows.
         unsafe { libc::munmap(addr as *mut libc::c_void, len) };
     }
-    // SAFETY: advice on the page just mapped. A kernel before 4.14 does not take it: then a child has the same word, and another
-    // process number.
+    // SAFETY: advice on the page just mapped. A kernel before 4.14 does not know this advice: then a child has the same
+    // word, but another pid.
     unsafe { libc::madvise(addr as *mut libc::c_void, len, libc::MADV_WIPEONFORK) };
     Ok(addr)
 }

@@ -6,10 +6,11 @@
 //! address space that connected, a page at a random address with a random word. The call moves nothing if the guard is
 //! not there.
 //!
-//! `reach.rs` is what a connection uses: it has an `address_space.rs`, which copies and checks the guard (`guard.rs`),
-//! and it makes sure that a copy waits for no missing page, by the kernel's page map (`pages.rs`) and by threads that
-//! fault pages in (`populate.rs`). `call.rs` and `batch.rs` have the system calls and their arguments, and `procfs.rs`
-//! reads /proc. Read `reach.rs` first. `own_memory.rs` uses the same call for memory of this process.
+//! A connection uses `reach.rs`. That file copies by `address_space.rs`, which checks the guard (`guard.rs`) in each
+//! call, and makes sure that a copy waits for no missing page, by the kernel's page map (`pages.rs`) and by threads
+//! that fault pages in (`populate.rs`). `call.rs` and `batch.rs` have the system calls and their arguments, and
+//! `procfs.rs` reads /proc. Read `reach.rs` first. `own_memory.rs` uses the same system call for memory of this
+//! process.
 
 mod address_space;
 mod batch;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Copies within this process by the same system call, which returns an error where memory is not mapped.
+//! Copies within this process by process_vm_readv, the system call of `call.rs`, which returns an error where memory is
+//! not mapped.
 
 use super::address_space::STEP;
 use super::call::{Attach, attach, piece};

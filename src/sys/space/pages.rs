@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Remembers which pages of another process are present, by the kernel's page map, and for how long that is believed. A
-//! copy would wait in the kernel for a missing page: of userfaultfd memory, or of a file served by FUSE or by an
-//! unreachable server.
+//! Remembers, for about 100 ms, which pages of another process the kernel's page map has shown to be present. A copy
+//! would wait in the kernel for a missing page: of userfaultfd memory, or of a file served by FUSE or by an unreachable
+//! server.
 
 use super::call::Attach;
 use crate::sys::cancel::raw;
@@ -10,7 +10,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 
 /// Pages of one entry.
 const SPAN: u64 = 64;
-/// Ticks for which an entry is believed; of the order of 100 ms.
+/// Ticks for which an entry is valid; of the order of 100 ms.
 pub const FRESH_TICKS: u64 = 200_000_000;
 /// Number of entries at first, and at most (2 GiB of pages of 4 KiB).
 const FIRST: usize = 64;
@@ -109,13 +109,13 @@ impl PresentPages {
         self.0[at] = fact;
     }
 
-    /// True if all pages of the range were seen lately. Cheap.
+    /// True if all pages of the range were seen lately. Makes no system call.
     #[inline]
     pub fn has(&self, how: Attach, addr: u64, len: usize, now: u64) -> bool {
         self.has_all(how, std::iter::once((addr, len)), now)
     }
 
-    /// The same for many ranges, which often lie in one span.
+    /// Like `has`, for many ranges, which often lie in one span.
     #[inline]
     pub fn has_all(&self, how: Attach, mut ranges: impl Iterator<Item = (u64, usize)>, now: u64) -> bool {
         let (mut known, mut there, shift) = (u64::MAX, 0, mem::page_size().trailing_zeros());

@@ -30,7 +30,8 @@ pub fn threads(pid: i32) -> impl Iterator<Item = i32> {
 /// Bytes read of a process's list of mappings, which that process can make arbitrarily long.
 const MAPS: u64 = 1 << 20;
 
-/// True if a mapping at `addr` permits such a copy, as far as the list is read.
+/// True if a mapping at `addr` permits a copy in direction `how`; false also if the mapping comes after the first
+/// `MAPS` bytes of the list.
 pub fn maps(tid: i32, addr: u64, how: Attach) -> bool {
     let mut text = Vec::new();
     let read = std::fs::File::open(format!("/proc/{tid}/maps")).and_then(|list| list.take(MAPS).read_to_end(&mut text));

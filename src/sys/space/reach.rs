@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A connection's access to its peer's memory: copies, and the check that a copy waits for no page.
+//! A connection's access to its peer's memory: copies, and the check beforehand that no copy has to wait for a missing
+//! page.
 
 use super::address_space::{AddressSpace, STEP};
 use super::batch::Batch;
@@ -15,7 +16,7 @@ use std::sync::Arc;
 /// Time for which a caller waits for a peer's pages before it does other work.
 const GLANCE_NS: u64 = 50_000;
 
-/// The pages for which a caller began to wait, to recognise the same question later.
+/// The question of a caller that began to wait for pages, so that the same question is recognised later.
 #[derive(PartialEq, Eq)]
 struct WaitedFor {
     how: Attach,
@@ -29,7 +30,7 @@ struct WaitedFor {
 pub struct Reach {
     space: Result<Arc<AddressSpace>>,
     seen: PresentPages,
-    /// Time (in ticks) at which the guard's page was seen.
+    /// Time (in ticks) at which the guard's page was last seen present.
     guarded: u64,
     waits: Option<(WaitedFor, Arc<PageRequest>)>,
 }
@@ -134,7 +135,7 @@ impl Reach {
         self.space()?.copy(how, local, remote)
     }
 
-    /// The same for many pieces, `len` bytes in all.
+    /// Like `copy`, for many pieces, `len` bytes in all.
     pub fn copy_batch(&self, how: Attach, batch: &mut Batch, len: usize) -> Result<()> {
         let space = self.space()?;
         match len <= STEP {

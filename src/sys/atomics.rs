@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Atomic operations on shared memory by the CPU's own instructions. All processes that map the memory and use this
-//! module are atomic with each other.
+//! Atomic operations on shared memory by the CPU's own instructions. Operations of all processes that use this module
+//! on the same memory are atomic with respect to each other.
 
 use super::iov::Iov;
 use crate::error::{Code, Error, Result, errno};
@@ -75,8 +75,11 @@ pub const OPS: [Op; 19] = {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Form {
+    /// One operand per element; the old values are not returned.
     Plain,
+    /// One operand per element, none for `Read`; the old values are returned.
     Fetch,
+    /// An operand and a value to compare with per element; the old values are returned.
     Compare,
 }
 
@@ -89,13 +92,13 @@ pub struct Atomic {
     pub count: u16,
 }
 
-/// Largest size of all elements of one operation.
+/// Largest total size, in bytes, of the elements of one operation.
 pub const BYTES_MAX: usize = 1024;
-/// Largest size of all operands: one per element, or two for compare-and-swap.
+/// Largest total size, in bytes, of the operands of one operation: one per element, or two for compare-and-swap.
 pub const OPERANDS_MAX: usize = 2 * BYTES_MAX;
 
 impl Atomic {
-    /// True if this combination is defined.
+    /// True if libfabric defines this combination.
     #[inline(always)]
     pub fn is_valid(op: Op, datatype: Datatype, form: Form) -> bool {
         let bits = matches!(op, Op::Bor | Op::Band | Op::Bxor | Op::Mswap);
@@ -253,7 +256,8 @@ pub struct Operands {
 }
 
 impl Operands {
-    /// For operands that lie one behind the other.
+    /// Takes apart operands that lie one behind the other in `both`: the operands first, then the values to compare
+    /// with.
     pub fn joined(what: Atomic, both: Iov, old: Iov) -> Operands {
         let operand = if what.writes() { both.part(0, what.bytes()) } else { Iov::EMPTY };
         Operands { operand, compare: both.part(operand.len(), both.len()), old }
@@ -270,7 +274,8 @@ unsafe fn add8_at(_: Op, at: *mut u8, operand: [u8; 8], _: [u8; 8]) -> [u8; 8] {
     unsafe { AtomicU64::from_ptr(at.cast()) }.fetch_add(u64::from_ne_bytes(operand), AcqRel).to_ne_bytes()
 }
 
-/// Checks that the elements are aligned and none lies across two pieces, as the CPU's atomic instructions need.
+/// Checks that all elements are aligned and that no element lies across two pieces, because the CPU's atomic
+/// instructions need both.
 pub fn check(pieces: &[Iov], datatype: Datatype) -> Result<()> {
     let size = datatype.size();
     match pieces.iter().any(|p| !p.addr().is_multiple_of(size) || !p.len().is_multiple_of(size)) {
@@ -282,7 +287,7 @@ pub fn check(pieces: &[Iov], datatype: Datatype) -> Result<()> {
     }
 }
 
-/// Carries an operation out on the elements that the pieces of host memory consist of.
+/// Carries an operation out on every element of the pieces, which are host memory.
 ///
 /// # Safety
 /// The memory is mapped, and writable if the operation writes; `check` has accepted the pieces.
@@ -317,10 +322,12 @@ pub unsafe fn run(what: Atomic, pieces: &[Iov], with: Operands) {
     }
 }
 
-/// Asks the kernel whether host memory of at most two pages is mapped and readable, or writable, without changing it:
-/// the kernel adds 0 to a word of each page, or compares the word. No thread that waits on the word is woken: the
-/// addition is requested together with an undefined comparison, so the kernel returns ENOSYS before it wakes anyone,
-/// and the requeue moves 0 waiters.
+/// Asks the kernel, by futex(2), whether host memory of at most two pages is mapped and readable, or with `write`
+/// writable. The memory does not change. For `write` the kernel adds 0 to a word of each page (FUTEX_WAKE_OP), else it
+/// compares the word (FUTEX_CMP_REQUEUE).
+///
+/// No thread that waits on the word is woken. The addition is requested together with an undefined comparison, so the
+/// kernel returns ENOSYS before it wakes anyone; the requeue moves 0 waiters.
 pub fn probe(piece: Iov, write: bool) -> Result<()> {
     const NO_COMPARISON: libc::c_int = 15 << 24;
     const ADD_NOTHING: libc::c_int = libc::FUTEX_OP_ADD << 28 | NO_COMPARISON;

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Cancellation of threads (pthread_cancel) unwinds the stack from inside a system call, and must not unwind through
 //! this library's frames. Therefore cancellation is disabled during calls that may open, close or wait for something;
-//! the data path makes system calls that are no cancellation points; and a wait sleeps in its outermost frame.
+//! the data path makes system calls that are no cancellation points; and a wait calls [`sleep`] from frames that have
+//! nothing to drop.
 
 use libc::{c_int, c_void, nfds_t, pollfd, sigset_t, timespec};
 
-/// A cleanup handler for the thread's end during a sleep. As large as the C library's own struct, which the C library
-/// fills in.
+/// Memory for a cleanup handler, which runs if the thread ends during a sleep. The struct is as large as the C
+/// library's own, and the C library fills it in.
 #[repr(C)]
 pub struct Cleanup([usize; 8]);
 
@@ -36,7 +37,7 @@ pub unsafe fn push(place: *mut Cleanup, undo: unsafe extern "C" fn(*mut c_void),
 /// Undoes `push`.
 ///
 /// # Safety
-/// `place` is the one that was pushed last.
+/// `place` is the last one that this thread pushed.
 #[inline(always)]
 pub unsafe fn take_back(place: *mut Cleanup) {
     // SAFETY: the caller promises that `place` was pushed last.
@@ -78,7 +79,8 @@ pub fn restore(before: State) {
     unsafe { pthread_setcancelstate(before.0, std::ptr::null_mut()) };
 }
 
-/// Cancellation is disabled until this is dropped. For rare work inside calls that do not disable it themselves.
+/// Cancellation is disabled until this value is dropped. For rare work inside calls that do not disable cancellation
+/// themselves.
 pub struct CancelDisabled(State);
 
 impl CancelDisabled {
@@ -109,11 +111,11 @@ pub enum Woken {
     Interrupted,
 }
 
-/// Sleeps shorter than this are kept as exact as the kernel can.
+/// Shorter sleeps than this may be prolonged by 1 us only (the thread's timer slack).
 const SHORT_NS: u64 = 1_000_000;
 
-/// Sleeps. If the thread is cancelled here, or a signal handler calls pthread_exit(), the stack unwinds from here; this
-/// frame and the caller's have nothing to drop.
+/// Sleeps until a descriptor is readable or the time is over. If the thread is cancelled here, or a signal handler
+/// calls pthread_exit(), the stack unwinds from here; this frame and the caller's have nothing to drop.
 #[inline(always)]
 pub fn sleep(nap: SleepRequest) -> Woken {
     let mut fds = nap.fds.map(|fd| pollfd { fd, events: libc::POLLIN, revents: 0 });

@@ -13,11 +13,12 @@ use std::sync::atomic::{Ordering, fence};
 const KNOWN: u8 = 1;
 #[cfg(target_arch = "x86_64")]
 const AVX512: u8 = 2;
-/// The CPU has AVX2, and its maker's string instruction is to be avoided; see [`copy_any`].
+/// The CPU has AVX2, and a string instruction (`rep movsb`) that is slow in some cases; see [`copy_any`].
 #[cfg(target_arch = "x86_64")]
 const AVOID_STRINGS: u8 = 4;
 
-/// The CPU's properties, determined at first use. Several threads may do so at once: all get the same result.
+/// The CPU's properties, determined at first use. Several threads may determine them at once, and all get the same
+/// result.
 #[cfg(target_arch = "x86_64")]
 #[inline]
 fn cpu() -> u8 {
@@ -66,7 +67,7 @@ unsafe fn stream_512(dst: *mut u8, src: *const u8, len: usize) -> usize {
     done
 }
 
-/// The same with SSE2, for CPUs without AVX-512.
+/// Like [`stream_512`], with SSE2 and 64 bytes per step, for CPUs without AVX-512.
 ///
 /// # Safety
 /// As for [`copy_ordered`].
@@ -87,7 +88,7 @@ unsafe fn stream_128(dst: *mut u8, src: *const u8, len: usize) -> usize {
     done
 }
 
-/// Copies `len` bytes with stores that bypass the caches, if the CPU has them.
+/// Copies `len` bytes with stores that bypass the caches, if the CPU has such stores and there are at least 512 bytes.
 ///
 /// # Safety
 /// As for [`copy_ordered`].
@@ -134,7 +135,7 @@ pub unsafe fn copy_ordered(dst: *mut u8, src: *const u8, len: usize) {
     }
 }
 
-/// Length from which [`vectors`] is faster.
+/// Length from which [`vectors`] is faster than the C library's copy.
 const VECTORS: usize = 512;
 
 /// Copies 128 bytes per step, all of which are read before any is written.
@@ -168,11 +169,11 @@ unsafe fn vectors(dst: *mut u8, src: *const u8, len: usize) {
     }
 }
 
-/// Copies without any order of visibility.
+/// Copies `len` bytes, which may become visible in any order.
 ///
-/// The C library uses the string instruction above 2 KiB. On AMD's CPUs that instruction is 2 to 16 times slower if the
-/// target lies 16 or 8 bytes further into its page than the source, as it does behind a header; on Intel's it is as
-/// fast as anything. `benches/peers/raw_copy.c` measures it.
+/// Above 2 KiB the C library copies with the string instruction. On AMD's CPUs that instruction is 2 to 16 times slower
+/// if the target lies 16 or 8 bytes further into its page than the source, as it does behind a header; on Intel's it is
+/// as fast as anything. `benches/peers/raw_copy.c` measures both.
 ///
 /// # Safety
 /// As for [`copy_ordered`].
@@ -239,7 +240,8 @@ unsafe fn bytes(dst: *mut u8, src: *const u8, len: usize) {
     }
 }
 
-/// Copies with or without the caches, by the length: from `streaming_from` bytes on, past the caches.
+/// Copies `len` bytes: like [`copy_streaming`], past the caches, if there are `streaming_from` bytes or more, else like
+/// [`copy_ordered`].
 ///
 /// # Safety
 /// As for [`copy_ordered`].

@@ -9,9 +9,9 @@ use rustix::net::AddressFamily;
 use rustix::net::sockopt::{set_socket_linger, socket_domain};
 use std::os::fd::{AsFd, OwnedFd};
 
-/// With so many descriptors waiting, callers should accept no more from any peer.
+/// Number of waiting descriptors from which callers should accept no more from any peer.
 const MAX_WAITING: usize = 256;
-/// Packets that are read from one discarded socket.
+/// Largest number of packets that are read from one discarded socket.
 const MAX_PACKETS: usize = 256;
 
 static CLOSERS: WorkQueue = WorkQueue::new("gdrfab-close", 4);
@@ -34,8 +34,8 @@ fn close(fd: OwnedFd) {
     }
 }
 
-/// Passes on the descriptors in the unread packets of an AF_UNIX socket. Otherwise the socket's close would close them
-/// here.
+/// Passes on the descriptors in the unread packets of an AF_UNIX socket. Otherwise the socket's close would close these
+/// descriptors on this thread.
 pub fn drain(socket: impl AsFd, mut each: impl FnMut(Vec<OwnedFd>)) {
     for _ in 0..MAX_PACKETS {
         match socket::recv_any(socket.as_fd(), &mut [0; 8]) {

@@ -13,7 +13,7 @@ const RTLD_NOLOAD: i32 = 4;
 /// A loaded library. It is never unloaded, because drivers leave threads and exit handlers behind.
 pub struct Library {
     raw: std::mem::ManuallyDrop<Raw>,
-    /// The name by which it was found.
+    /// The name in `names` by which the library was found.
     pub name: &'static str,
 }
 
@@ -46,14 +46,15 @@ impl Library {
         self.address(symbol).map(|at| unsafe { std::mem::transmute_copy(&at) })
     }
 
-    /// Not generic, because tables have hundreds of symbols.
+    /// Not generic, so that the hundreds of symbols of a table share one copy of this code.
     #[inline(never)]
     fn address(&self, symbol: &'static str) -> Option<NonNull<c_void>> {
         // SAFETY: an address of any kind is read as a `*mut c_void`, and is not dereferenced as one.
         unsafe { self.raw.get::<*mut c_void>(symbol.as_bytes()) }.ok().and_then(|at| NonNull::new(*at))
     }
 
-    /// The error of a call whose symbol the library lacks. Not inlined, because tables have hundreds of symbols.
+    /// The error of a call whose symbol the library lacks. Not inlined, so that the hundreds of methods of a table stay
+    /// small.
     #[cold]
     #[inline(never)]
     pub fn lacks(name: &str, symbol: &str) -> Error {
@@ -69,9 +70,9 @@ fn words_of(e: &libloading::Error) -> String {
     text
 }
 
-/// Defines a table of a library's functions. Each becomes an unsafe method, which fails with `ENOSYS` and the symbol's
-/// name if the library lacks it; `has` asks beforehand.
-/// `#[hold_standard]` marks a function that may open descriptors: none of them becomes a standard one (`sys::fd`).
+/// Defines a table of a library's functions. Each function becomes an unsafe method, which fails with `ENOSYS` and the
+/// symbol's name if the library lacks the function; `has` asks beforehand. `#[hold_standard]` marks a function that may
+/// open descriptors: none of these gets the number 0, 1 or 2 (`sys::fd`).
 ///
 /// ```ignore
 /// entry_points! {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Epoll sets. A [`Poller`] has an event for wake-ups from this process; a blocking wait sleeps on it, and a caller may
-//! poll its descriptor. [`Edges`] names the descriptors that are ready.
+//! Epoll sets. A [`Poller`] only tells that some descriptor in it is ready, or that a thread of this process called
+//! `wake`. A blocking wait sleeps on the set's descriptor, and a caller may poll that descriptor itself. An [`Edges`]
+//! set tells which descriptors are ready.
 
 pub use super::cancel::Woken;
 use super::cancel::{self, SleepRequest};
@@ -16,7 +17,7 @@ pub struct Poller {
     set: OwnedFd,
     wake: OwnedFd,
     timer: Option<OwnedFd>,
-    /// The timer runs or has expired.
+    /// True if the timer runs or has expired.
     timed: AtomicBool,
 }
 
@@ -76,7 +77,7 @@ impl Poller {
         let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
     }
 
-    /// Makes the set readable once `ns` have passed, or never. Called by one thread at a time.
+    /// Makes the set readable once `ns` nanoseconds have passed; `None`: never. Called by one thread at a time.
     pub fn set_timer(&self, ns: Option<u64>) -> Result<()> {
         if ns.is_none() && !self.timed.load(Ordering::Relaxed) {
             return Ok(());
@@ -95,7 +96,8 @@ impl Poller {
         let _ = rustix::io::read(&self.wake, &mut count);
     }
 
-    /// Sleeps until a descriptor is ready, `wake` is called, or `timeout_ns` passed (`None` = for ever).
+    /// Sleeps until a descriptor is ready, `wake` is called, or `timeout_ns` nanoseconds have passed (`None` = for
+    /// ever).
     pub fn wait(&self, timeout_ns: Option<u64>) -> Woken {
         cancel::sleep(SleepRequest { fds: [self.raw_fd(), -1], ns: timeout_ns.unwrap_or(u64::MAX) })
     }
@@ -111,7 +113,7 @@ pub fn wake_event() -> std::result::Result<OwnedFd, rustix::io::Errno> {
     eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).and_then(fd::own)
 }
 
-/// A descriptor in reserve, to be closed when another descriptor is needed more.
+/// Opens a descriptor that the caller keeps in reserve, and closes when it needs another descriptor more.
 pub fn placeholder() -> Result<OwnedFd> {
     eventfd(0, EventfdFlags::CLOEXEC).and_then(fd::own).map_err(|e| Error::os("keeping a descriptor in reserve (eventfd)", e))
 }
@@ -137,8 +139,8 @@ impl Edges {
             .map_err(|e| Error::os("adding a socket to a set (epoll)", e))
     }
 
-    /// Reports `number` once: as soon as `fd` has data or is hung up, which may be the case already. Replaces what was
-    /// set before.
+    /// Reports `number` once, as soon as `fd` has data or is hung up; at once if `fd` already has or is. Replaces what
+    /// was set before.
     pub fn add_once(&self, fd: BorrowedFd<'_>, number: u64) -> Result<()> {
         let (data, wanted) = (EventData::new_u64(number), EventFlags::IN | EventFlags::RDHUP | EventFlags::ONESHOT);
         let result = match epoll::modify(&self.0, fd, data, wanted) {

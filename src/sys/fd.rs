@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The library's descriptors are never 0, 1 or 2. A program that has closed these still reads and prints, and its
-//! output must not go into a socket or a memory file of the library.
+//! The library's descriptors are never 0, 1 or 2. A program that has closed one of these may still read from it or
+//! print to it, and its output must not go into a socket or a memory file of the library.
 
 use parking_lot::Mutex;
 use rustix::fs::{Mode, OFlags, fcntl_getfl, open};
@@ -10,7 +10,7 @@ use std::time::Duration;
 
 /// The first descriptor that is not a standard one.
 const FIRST: i32 = 3;
-/// A child of fork() may find the lock held by a thread that it does not have.
+/// Time limit for the lock: a child of fork() may find it held by a thread that the child does not have.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Returns a descriptor of the same file that is not a standard one.
@@ -24,15 +24,15 @@ fn above(made: OwnedFd) -> Result<OwnedFd, Errno> {
     fcntl_dupfd_cloexec(&made, FIRST)
 }
 
-/// Keeps other libraries from opening a standard descriptor, as long as it lives. Their descriptors cannot be moved to other numbers
-/// afterwards, so a placeholder takes each number that is free. Reads and writes of a placeholder fail with EBADF, as those of a
-/// closed descriptor do.
+/// Keeps other libraries from getting a standard descriptor, as long as this value lives. A descriptor of another
+/// library cannot be moved to another number afterwards, so a placeholder takes each standard number that is free.
+/// Reads and writes of a placeholder fail with EBADF, as those of a closed descriptor do.
 #[must_use]
 pub struct Standard {
     counted: bool,
 }
 
-/// The placeholders of all threads, which the last one closes.
+/// The placeholders that all threads share. The last thread closes them.
 struct Placeholders {
     process: i32,
     users: usize,
@@ -41,7 +41,8 @@ struct Placeholders {
 
 static PLACEHOLDERS: Mutex<Placeholders> = Mutex::new(Placeholders { process: 0, users: 0, taken: [false; FIRST as usize] });
 
-/// Takes the standard descriptors that are free. Where all are the program's, three system calls find that out.
+/// Takes the standard descriptors that are free. If the program has all three open, the call costs three system calls
+/// and changes nothing.
 pub fn hold_standard() -> Standard {
     let of_program = |number| flags(number).is_some_and(|flags| !flags.contains(OFlags::PATH));
     Standard { counted: !(0..FIRST).all(of_program) && take() }
@@ -56,13 +57,13 @@ fn flags(number: i32) -> Option<OFlags> {
 #[cold]
 fn take() -> bool {
     let Some(mut all) = PLACEHOLDERS.try_lock_for(PATIENCE) else { return false };
-    // The users of a parent are not in its child.
+    // A child of fork() has none of the threads that its parent counted.
     let process = rustix::process::getpid().as_raw_nonzero().get();
     if all.process != process {
         *all = Placeholders { process, users: 0, taken: all.taken };
     }
     all.users += 1;
-    // Every process has a root directory, whatever else is mounted.
+    // The placeholders are descriptors of the root directory, which every process has, whatever else is mounted.
     while let Ok(made) = open("/", OFlags::PATH | OFlags::CLOEXEC, Mode::empty()) {
         let Some(taken) = all.taken.get_mut(made.as_raw_fd() as usize) else { break };
         *taken = true;

@@ -13,11 +13,12 @@ use std::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 const TABLE_LEN: usize = 1 << 16;
 const TABLES: usize = 1 << 15;
 /// For each descriptor, the inode of the library's socket; 0 for none. If the number belongs to another file by now,
-/// its inode differs.
+/// that file's inode differs.
 type InodeTable = [AtomicU64; TABLE_LEN];
 /// The tables. Each is allocated for its first descriptor and kept, so that a child reads them without a lock. NULL:
 /// not allocated.
 static SOCKETS: [AtomicPtr<InodeTable>; TABLES] = [const { AtomicPtr::new(null_mut()) }; TABLES];
+/// The highest descriptor that was registered.
 static HIGHEST: AtomicUsize = AtomicUsize::new(0);
 static ONCE: Once = Once::new();
 

@@ -39,7 +39,7 @@ fn queued(fd: BorrowedFd<'_>) -> Option<u64> {
 /// Totals of a connection since it was made.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Tally {
-    /// Bytes that have arrived.
+    /// Bytes that the peer's kernel has acknowledged.
     pub acked: u64,
     pub queued: u64,
     /// Those of `queued` that the path or the peer does not let the kernel send yet.
@@ -68,6 +68,7 @@ impl Tally {
     }
 }
 
+/// The speed of a connection and the silence of its peer, from one `update` to the next.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Health {
     /// Best rate lately, in bytes per second; 0 if not known.
@@ -75,7 +76,8 @@ pub struct Health {
     /// Bytes that the peer's kernel has not acknowledged.
     pub queued: u64,
     pub rtt_us: u64,
-    /// Time since when the peer's kernel has left something unanswered, as far as is known; 0 if it answers.
+    /// Time from which on the peer's kernel has answered nothing although something was sent, as far as is known; 0 if
+    /// it answers.
     unanswered: u64,
 }
 
@@ -99,9 +101,11 @@ impl Health {
         let ago = |ms: u32| now.saturating_sub(u64::from(ms) * MS).max(1);
         let heard = ago(quiet_ms);
         self.unanswered = match unacked > 0 && repeats > 0 {
-            // The peer had nothing to answer until something was sent.
+            // The silence goes on. It began after the peer's last packet, because until something was sent there was
+            // nothing to answer.
             true if self.unanswered > heard => self.unanswered,
-            // The pauses double, so the pauses before this one were at least half of it together.
+            // The pauses between retransmissions double, so the earlier pauses together took at least half as long as
+            // this one, and the silence is at least that old.
             true => heard.max(ago(pause_ms / 2)),
             // A live kernel may leave one probe unanswered if it comes soon after another.
             false if probes > 1 => heard,
@@ -115,7 +119,7 @@ impl Health {
         sent.saturating_add(self.rtt_us * 500)
     }
 
-    /// Nanoseconds from `now` after which the peer counts as dead unless it answers. `None`: it answers.
+    /// Nanoseconds from `now` after which the peer counts as dead unless it answers. `None`: the peer answers.
     pub fn patience_ns(&self, ms: u32, now: u64) -> Option<u64> {
         (self.unanswered > 0).then(|| (self.unanswered + u64::from(ms) * MS).saturating_sub(now))
     }

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A piece of memory as a value. Making one is unsafe and promises that the library may access the memory; using one
-//! needs no further promise.
+//! A piece of memory as a value. Making a piece is unsafe, and promises that the library may access the memory; using a
+//! piece needs no further promise.
 
 /// A piece of memory: a buffer of the C caller until its operation is over, memory of a region until that is closed, or
-/// bytes of the library that are kept beside it. Has the layout of `struct iovec`.
+/// bytes of the library that live as long as the piece is used. The type has the layout of `struct iovec`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct Iov {

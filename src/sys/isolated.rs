@@ -15,13 +15,15 @@ use std::os::unix::fs::FileExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// Pages whose kind one look determines.
+/// Pages of one span. One read of /proc/self/pagemap covers a span.
 const SPAN: usize = 512;
-/// Bits of an entry of /proc/self/pagemap: the page is present; it belongs to a file or to shared memory.
+/// Bits of an entry of /proc/self/pagemap: `PRESENT`: the page is present; `OF_FILE`: the page belongs to a file or to
+/// shared memory.
 const PRESENT: u64 = 1 << 63;
 const OF_FILE: u64 = 1 << 61;
 
-/// A remembered fact is valid for one to two periods of this many bits of ticks.
+/// A remembered fact is valid until the epoch ends in which it was noted. An epoch has 2 to the power of this many
+/// ticks, some seconds.
 const EPOCH_BITS: u32 = 32;
 const FACTS: usize = 4096;
 /// Pages, and whole spans, that no other process could take away lately. One word holds number, kind and epoch.
@@ -30,7 +32,7 @@ static RECENT: [AtomicU64; FACTS] = [const { AtomicU64::new(0) }; FACTS];
 struct PageFact(u64);
 
 impl PageFact {
-    /// `number` is the page's or the span's.
+    /// The fact about a page, or about a span, in this epoch. `number` counts pages or spans from address 0.
     fn now(number: usize, is_span: bool) -> PageFact {
         let epoch = super::time::ticks() >> EPOCH_BITS;
         PageFact((number as u64) << 20 | u64::from(is_span) << 19 | epoch & 0x7_ffff)
@@ -49,7 +51,8 @@ impl PageFact {
     }
 }
 
-/// True if the page at `at`, which is mapped, may belong to a file that can be truncated. True if /proc does not tell.
+/// True if the page at `at`, which is mapped, may belong to a file that can be truncated. Also true if /proc does not
+/// tell.
 pub fn may_be_truncated(at: usize) -> bool {
     let page = at / page_size();
     let (one, span) = (PageFact::now(page, false), PageFact::now(page / SPAN, true));
@@ -59,6 +62,7 @@ pub fn may_be_truncated(at: usize) -> bool {
     look_up(page, &one, &span)
 }
 
+/// Asks /proc about the page, and remembers a fact that no other process can take the page, or its whole span, away.
 #[cold]
 fn look_up(page: usize, one: &PageFact, span: &PageFact) -> bool {
     let (_held, first) = (CancelDisabled::off(), page / SPAN * SPAN);

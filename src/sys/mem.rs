@@ -32,7 +32,7 @@ pub fn page_round(len: usize) -> Option<usize> {
     Some(len.checked_add(page - 1)? / page * page)
 }
 
-/// Chooses the place of a mapping: anywhere.
+/// The place of a mapping: the kernel chooses it.
 #[cfg(not(fuzzing))]
 mod place {
     use super::{MapFlags, NonNull, Result};
@@ -105,8 +105,8 @@ mod place {
     }
 }
 
-/// If a process locks its memory (mlockall), the kernel refuses more than the limit with EAGAIN, although waiting does
-/// not help.
+/// The error of a failed mapping. If a process locks its memory (mlockall), the kernel refuses more than the limit with
+/// EAGAIN. The error is then ENOMEM, because waiting does not help.
 #[cold]
 fn not_mapped(doing: impl std::fmt::Display, e: rustix::io::Errno) -> Error {
     match e {
@@ -154,11 +154,11 @@ impl Mapping {
         }
     }
 
-    /// Maps `len` bytes of the same file once more, without the file's descriptor, beginning `from` bytes after the
-    /// beginning of this mapping; they may lie behind its end. Both are multiples of the page size. Only if
+    /// Maps `len` bytes of the same file once more, without the file's descriptor, from byte `from` of this mapping on.
+    /// The bytes may lie beyond the end of this mapping. `from` and `len` are multiples of the page size. Only if
     /// [`maps_again`] is true.
     ///
-    /// The file must have that many bytes for ever.
+    /// The file must have at least all these bytes, for ever.
     pub fn again(&self, from: usize, len: usize) -> Result<Mapping> {
         let doing = |e| not_mapped(format_args!("mapping {len} bytes of shared memory once more"), e);
         let whole = from.checked_add(len).ok_or(Error::fixed(errno::ENOMEM, "more than an address space"))?;
@@ -205,8 +205,8 @@ impl Drop for Mapping {
     }
 }
 
-/// True if [`Mapping::again`] works. Memory checkers refuse it, and under fuzzing the guards need places of their own
-/// choice.
+/// True if [`Mapping::again`] works. Memory checkers refuse the mremap(2) call; under fuzzing a mapping between guard
+/// pages needs a chosen place, and that call lets the kernel choose.
 pub fn maps_again() -> bool {
     static DOES: OnceLock<bool> = OnceLock::new();
     if let Some(does) = DOES.get() {
@@ -269,13 +269,14 @@ pub fn seal_against_writers(fd: BorrowedFd<'_>) -> Result<()> {
     rustix::fs::fcntl_add_seals(fd, SealFlags::FUTURE_WRITE | SealFlags::SEAL).map_err(|e| Error::os("sealing shared memory", e))
 }
 
-/// Identity and size of an open file.
+/// Identity of an open file: device and inode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct FileId {
     pub dev: u64,
     pub ino: u64,
 }
 
+/// Identity and size of an open file.
 pub fn file_id(fd: BorrowedFd<'_>) -> Result<(FileId, u64)> {
     let st = rustix::fs::fstat(fd).map_err(|e| Error::os("looking at a file descriptor", e))?;
     let mut size = st.st_size.max(0) as u64;
@@ -308,8 +309,8 @@ pub fn dmabuf_size(fd: BorrowedFd<'_>) -> Result<Option<u64>> {
     Ok(Some(size))
 }
 
-/// The file system of ordinary memfds. Pages of other file systems may fail at the first access, because a disk is full
-/// or no huge page is left, which kills the accessing process.
+/// The file system of memfds with pages of the base size. Pages of other file systems may fail at the first access,
+/// because a disk is full or no huge page is left, which kills the accessing process.
 const TMPFS: u64 = libc::TMPFS_MAGIC as u64;
 
 /// Seals `fd` against shrinking if it is not sealed yet, and returns whether a peer may map it.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! AF_UNIX SOCK_SEQPACKET sockets with a path in the file system. Processes find each other by a shared directory,
-//! whatever network namespaces they are in. Symbolic links are not followed, and only this user's own dead sockets are
-//! removed.
+//! AF_UNIX SOCK_SEQPACKET sockets with a path in the file system. Processes that share a directory find each other
+//! there, whatever network namespaces they are in. Symbolic links are not followed, and only this user's own dead
+//! sockets are removed.
 
 use super::socket::{Connect, fresh};
 use super::{fd, process};
@@ -141,7 +141,8 @@ impl<'a> PrivateDir<'a> {
         Ok(private_dir)
     }
 
-    /// This path reaches this very directory, even if its name now belongs to another.
+    /// The path of `name` in this directory. The path leads through the open descriptor, so it reaches this very
+    /// directory even if the directory's name now belongs to another.
     fn path_of(&self, name: &str) -> String {
         format!("/proc/self/fd/{}/{name}", self.dir.as_raw_fd())
     }
@@ -194,7 +195,7 @@ fn address(path: &str) -> Result<SocketAddrUnix> {
     SocketAddrUnix::new(path).map_err(|e| Error::os(format_args!("forming the local address {path}"), e))
 }
 
-/// The address of an open file, which cannot be exchanged.
+/// The address of an open file. Unlike the file at a path, nobody can exchange an open file.
 fn address_of(file: &OwnedFd) -> Result<SocketAddrUnix> {
     address(&format!("/proc/self/fd/{}", file.as_raw_fd()))
 }

@@ -9,7 +9,8 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// True if a limit on the size of this process's files is set (RLIMIT_FSIZE). The program may set it at any time.
+/// True if a limit on the size of this process's files is set (RLIMIT_FSIZE). The program may set the limit at any
+/// time, so no caller may keep the answer.
 #[inline]
 pub fn limits_files() -> bool {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
@@ -44,7 +45,7 @@ pub fn identity(pidfd: BorrowedFd<'_>) -> Option<u64> {
     rustix::fs::fstat(pidfd).ok().filter(|_| known).map(|st| st.st_ino)
 }
 
-/// True if a descriptor from a peer is a pidfd. Only then other calls with it are safe.
+/// True if a descriptor from a peer is a pidfd. Only then are other calls with this descriptor safe.
 pub fn is_pidfd(fd: &OwnedFd) -> bool {
     // SAFETY: signal 0 is never sent, and no siginfo is passed.
     let rc = unsafe { libc::syscall(libc::SYS_pidfd_send_signal, fd.as_raw_fd(), 0, std::ptr::null::<libc::siginfo_t>(), 0) };
@@ -75,7 +76,8 @@ pub fn is_stopped(pid: i32) -> bool {
 }
 
 /// Has the kernel kill this process when the other end of this socket is closed, even if this process is stopped.
-/// Nothing may be sent over the socket. False: the other end is closed already.
+/// Nothing may be sent over the socket, because a packet would kill this process too. False: the other end is closed
+/// already.
 pub fn die_with(socket: BorrowedFd<'_>) -> bool {
     let fd = socket.as_raw_fd();
     // SAFETY: sets flags of an open descriptor.
@@ -128,8 +130,9 @@ pub fn pid() -> i32 {
     rustix::process::getpid().as_raw_nonzero().get()
 }
 
-/// A word that holds this process's pid, and 0 in a child of fork() until this is called there: it lies in a page that
-/// the kernel wipes in children. On kernels that cannot, the word never changes.
+/// A word that holds this process's pid. In a child of fork() the word is 0 until the child calls this function,
+/// because the word lies in a page that the kernel wipes in children. On kernels that cannot wipe a page, the word
+/// never changes.
 pub fn instance() -> &'static AtomicU64 {
     static PAGE: OnceLock<Option<Page>> = OnceLock::new();
     static FALLBACK: AtomicU64 = AtomicU64::new(0);
@@ -223,7 +226,7 @@ pub const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 pub const HOST_UNKNOWN: u32 = 0x811c_9dc5;
 
 /// An opaque identity of this boot of this host. Two processes can share memory only if theirs are equal. If a resource
-/// to read it is lacking now, this fails, and the next call reads it again.
+/// for reading `BOOT_ID` is lacking now, this call fails, and the next one tries again.
 pub fn host_id() -> Result<u32> {
     static ID: OnceLock<u32> = OnceLock::new();
     if let Some(id) = ID.get() {

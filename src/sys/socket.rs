@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! AF_UNIX SOCK_SEQPACKET sockets in the abstract namespace, which leave nothing behind in a file system; with
-//! descriptor passing and peer credentials.
+//! AF_UNIX SOCK_SEQPACKET sockets in the abstract namespace, which leave nothing behind in a file system. The sockets
+//! pass descriptors, and tell the peer's pid and user.
 
 use super::{fd, fork};
 use crate::error::{Error, Result, errno};
@@ -15,8 +15,8 @@ use std::time::Duration;
 
 /// Descriptors that one packet may carry.
 pub const MAX_FDS: usize = 4;
-/// Descriptors that a peer may put into one packet (SCM_MAX_FD). The kernel would close those not received in the
-/// receiving call.
+/// Descriptors that a peer may put into one packet (SCM_MAX_FD). A receive has room for all of them, because the kernel
+/// closes the others inside the receiving call.
 const MOST_FDS: usize = 253;
 
 /// Attempts, one per millisecond, for a name that is in use. The name of a closed listener stays in use while a thread
@@ -148,7 +148,7 @@ pub enum Received {
     Closed,
 }
 
-/// Receives one packet into `buf`; one longer than `buf` is an error.
+/// Receives one packet into `buf`; a packet longer than `buf` is an error.
 pub fn recv(fd: BorrowedFd<'_>, buf: &mut [u8]) -> Result<Received> {
     match recv_any(fd, buf)? {
         (_, true) => Err(too_long()),
@@ -160,7 +160,7 @@ pub fn too_long() -> Error {
     Error::fixed(errno::EPROTO, "a packet of the peer is too long")
 }
 
-/// Receives one packet; true: it was longer than `buf`.
+/// Receives one packet. The flag is true if the packet was longer than `buf`.
 pub fn recv_any(fd: BorrowedFd<'_>, buf: &mut [u8]) -> Result<(Received, bool)> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST_FDS))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
@@ -223,13 +223,14 @@ pub fn hung_up(fd: impl AsFd) -> bool {
     matches!(rustix::event::poll(&mut fds, Some(&zero)), Ok(n) if n > 0)
 }
 
-/// Accepts nothing more from the other end, or as a listener from anyone. Data that has arrived can still be read.
+/// Refuses all further data from the other end; a listener refuses all further connections. Data that has arrived can
+/// still be read.
 pub fn end_receiving(fd: impl AsFd) {
     // Fails only if the other end is gone.
     let _ = rustix::net::shutdown(fd, rustix::net::Shutdown::Read);
 }
 
-/// Tells the other end that nothing more will be sent. Its data still arrives.
+/// Tells the other end that nothing more will be sent. Data of the other end still arrives.
 pub fn end_sending(fd: impl AsFd) {
     // Fails only if the other end is closed already.
     let _ = rustix::net::shutdown(fd, rustix::net::Shutdown::Write);

@@ -71,20 +71,20 @@ pub fn receive_pieces(fd: BorrowedFd<'_>, pieces: &[Iov]) -> Result<Moved> {
     }
 }
 
-/// Ends sending.
+/// Ends the sending direction; the peer sees the end of the stream.
 pub fn finish(fd: BorrowedFd<'_>) {
     // Fails only if the peer is gone, which needs no end of stream.
     let _ = rustix::net::shutdown(fd, rustix::net::Shutdown::Write);
 }
 
-/// Waits until the socket accepts bytes again, for at most `ms`.
+/// Waits until the socket accepts bytes again, for at most `ms` milliseconds.
 pub fn wait_for_room(fd: BorrowedFd<'_>, ms: u64) {
     let mut fds = [rustix::event::PollFd::from_borrowed_fd(fd, rustix::event::PollFlags::OUT)];
     let limit = rustix::event::Timespec { tv_sec: (ms / 1000) as _, tv_nsec: (ms % 1000 * 1_000_000) as _ };
     let _ = rustix::event::poll(&mut fds, Some(&limit));
 }
 
-/// Waits until a descriptor of an epoll set is ready, for at most `ms`.
+/// Waits until a descriptor of an epoll set is ready, for at most `ms` milliseconds.
 pub fn wait_for_any(set: BorrowedFd<'_>, ms: u64) {
     let mut fds = [rustix::event::PollFd::from_borrowed_fd(set, rustix::event::PollFlags::IN)];
     let limit = rustix::event::Timespec { tv_sec: (ms / 1000) as _, tv_nsec: (ms % 1000 * 1_000_000) as _ };

@@ -51,8 +51,8 @@ pub fn listen(at: SocketAddr, backlog: i32) -> Result<OwnedFd> {
     Ok(fd)
 }
 
-/// Begins to connect; `connected` reports the result. `from` is this side's address, if the routes shall not choose it,
-/// with a port that is used if it is free.
+/// Begins to connect; `connected` reports the result. `from` is this side's address; without one, the routes choose the
+/// address. A port in `from` is used if it is free, else the kernel chooses one.
 pub fn connect(to: SocketAddr, from: Option<SocketAddr>) -> Result<OwnedFd> {
     match begin(to, from) {
         Err(e) if matches!(e.errno, errno::EADDRINUSE | errno::EADDRNOTAVAIL) => begin(to, from.map(|from| SocketAddr::new(from.ip(), 0))),
@@ -64,7 +64,7 @@ fn begin(to: SocketAddr, from: Option<SocketAddr>) -> Result<OwnedFd> {
     let fd = fresh(to)?;
     if let Some(from) = from {
         if from.port() != 0 {
-            // A former user of the port, and a later listener on it, shall not prevent the bind.
+            // With this option, neither a former user of the port nor a later listener on the port prevents the bind.
             sockopt::set_socket_reuseaddr(&fd, true).map_err(|e| Error::os(format_args!("connecting from {from}"), e))?;
         }
         // The port is chosen when the peer is known, which makes many more connections possible. Older kernels choose
@@ -163,9 +163,9 @@ fn probes(timeout_ms: u32) -> (u64, u64, u32) {
     (idle, every, (rest / every).clamp(1, 127) as u32)
 }
 
-/// A peer whose kernel answers nothing for this long counts as dead. The kernel finds that out on an idle connection;
-/// where data is in flight, the users of `Health` do. TCP_USER_TIMEOUT is not used, because it also ends a connection
-/// with a closed window whose probes the peer's kernel answers.
+/// A peer whose kernel answers nothing for this long counts as dead. On an idle connection the kernel finds a dead
+/// peer; while data is in flight, the users of `Health` (`health.rs`) find it. TCP_USER_TIMEOUT is not used, because it
+/// also ends a connection with a closed window whose probes the peer's kernel answers.
 pub fn set_keep_alive(fd: BorrowedFd<'_>, timeout_ms: u32) -> Result<()> {
     /// TCP_RTO_MAX_MS, of Linux 6.15.
     const RTO_MAX_MS: i32 = 44;
@@ -196,7 +196,7 @@ pub fn set_congestion(fd: BorrowedFd<'_>, name: &str) -> Result<()> {
 }
 
 /// Bounds the bytes that the kernel accepts before it can send them (TCP_NOTSENT_LOWAT), so that other streams can
-/// carry them.
+/// carry the rest.
 pub fn set_unsent(fd: BorrowedFd<'_>, bytes: i32) -> Result<()> {
     match set_int(&fd, libc::IPPROTO_TCP, libc::TCP_NOTSENT_LOWAT, bytes) {
         true => Ok(()),
@@ -241,7 +241,7 @@ fn gone(e: Errno) -> Error {
     Error::coded(e.raw_os_error(), Code::PeerGone, format!("the connection to the peer is lost: {}", errno::words(e.raw_os_error())))
 }
 
-/// For each of `fds`, true if it has data or an error to read; found out by one call.
+/// For each of `fds`, true if it has data or an error to read. One system call asks for all.
 pub fn readable(fds: &[BorrowedFd<'_>]) -> Vec<bool> {
     let mut all: Vec<PollFd<'_>> = fds.iter().map(|fd| PollFd::from_borrowed_fd(*fd, PollFlags::IN)).collect();
     match rustix::event::poll(&mut all, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })) {
@@ -333,8 +333,8 @@ pub fn interface_address(name: &str, v6: bool) -> Result<IpAddr> {
     })
 }
 
-/// The TCP port that /etc/services gives `name`. The file is read here, because the resolver would load all that it is
-/// configured with.
+/// The TCP port that /etc/services gives `name`. The library reads the file itself, because the C library's resolver
+/// would load every module that it is configured with.
 pub fn service_port(name: &str) -> Option<u16> {
     listed(&std::fs::read_to_string("/etc/services").ok()?, name)
 }

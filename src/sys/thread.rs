@@ -12,7 +12,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::{null_mut, without_provenance_mut};
 
 const STACK_BYTES: usize = 2 << 20;
-/// Bytes of a test allocation. If it succeeds, starting the thread failed for another reason than memory.
+/// Bytes of a test allocation. If the allocation succeeds, the thread failed to start for another reason than memory.
 const PROBE_BYTES: usize = 64 << 10;
 
 type Body = Box<dyn FnOnce() + Send>;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Registers destructors of thread-local values, in place of the C library's `__cxa_thread_atexit_impl`, which ends the
-//! process if memory runs out. The standard library and parking_lot have such values. Only in the shared library
-//! (build.rs): from an archive, the symbol would replace that of the whole program.
+//! process if memory runs out. The standard library and parking_lot have such values. build.rs defines the symbol in
+//! the shared library only, because from an archive the symbol would replace that of the whole program.
 
 use crate::guard::hold;
 use std::cell::Cell;
@@ -32,6 +32,9 @@ fn key() -> Option<libc::pthread_key_t> {
     })
 }
 
+/// Registers `destructor(of)` for the end of the calling thread, like `__cxa_thread_atexit_impl`. Returns 0 or an
+/// error.
+///
 /// # Safety
 /// The destructor may be called once with `of` when the thread ends.
 unsafe extern "C" fn register(destructor: Destructor, of: *mut c_void, _library: *mut c_void) -> c_int {
@@ -46,6 +49,7 @@ unsafe extern "C" fn register(destructor: Destructor, of: *mut c_void, _library:
     hold(|_| -1, registration)
 }
 
+/// Runs the registrations of the ending thread, the last one first.
 unsafe extern "C" fn run(_: *mut c_void) {
     while let Some(last) = std::ptr::NonNull::new(LAST.get()) {
         // SAFETY: `register` made the box, and it leaves the list here.

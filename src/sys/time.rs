@@ -22,12 +22,13 @@ pub fn ticks() -> u64 {
     }
 }
 
-/// The absolute deadline of a relative timeout. 0 means "none" in both; so does `u64::MAX` in the timeout.
+/// The absolute deadline of a relative timeout. 0 means "none", both as a timeout and as a deadline; so does a timeout
+/// of `u64::MAX`.
 pub fn deadline(timeout_ns: u64) -> u64 {
     if timeout_ns == 0 || timeout_ns == u64::MAX { 0 } else { now_ns().saturating_add(timeout_ns) }
 }
 
-/// The time left until an absolute deadline.
+/// The time left until an absolute deadline: at least 1, and `u64::MAX` without a deadline.
 pub fn left(deadline: u64) -> u64 {
     if deadline == 0 { u64::MAX } else { deadline.saturating_sub(now_ns()).max(1) }
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Copies from and to a caller's memory whose pages may be unmapped by now. The kernel makes these copies, so that a
-//! missing page is an error instead of a signal. They go through a mapped memory file by one pread or pwrite, which
-//! costs less than process_vm_writev or a pipe. A pwrite is preceded by a check of the limit on file sizes.
+//! missing page is an error instead of a signal. The copies go through a mapped memory file by one pread or pwrite,
+//! which costs less than process_vm_writev or a pipe. Before each pwrite, the limit on file sizes is checked.
 
 use super::cancel::raw;
 use super::iov::Iov;
@@ -13,9 +13,10 @@ use crate::error::{Code, Error, Result, errno};
 use parking_lot::Mutex;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
-/// Bytes of one step; together with their copy they fit into a first-level cache.
+/// Bytes of one step. These bytes and their copy fit together into a first-level cache.
 const CHUNK: usize = 16 << 10;
 
+/// A memory file and its mapping, through which bytes are copied.
 struct Scratch {
     file: OwnedFd,
     at: Mapping,
@@ -45,8 +46,8 @@ impl Scratch {
         }
     }
 
-    /// Under a limit on file sizes, a write beyond the limit makes the kernel send SIGXFSZ. This call writes to no
-    /// file.
+    /// Like `copy_in`, by process_vm_readv, which writes to no file: under a limit on file sizes, a write beyond the
+    /// limit makes the kernel send SIGXFSZ.
     #[cold]
     fn copy_in_by_attach(&self, skip: usize, pieces: &[Iov]) -> isize {
         let here = libc::iovec { iov_base: self.at.as_ptr().wrapping_add(skip).cast(), iov_len: self.at.len().saturating_sub(skip) };
@@ -58,8 +59,8 @@ impl Scratch {
 /// Largest number of pages that are checked to find a missing one, which takes about a millisecond.
 const MAX_PROBED_PAGES: usize = 1 << 13;
 
-/// Makes such copies, one at a time. Its memory is mapped from the beginning: mapped later, it could take the address
-/// of the caller's missing memory.
+/// Copies from and to a caller's memory, one copy at a time. The library's memory for these copies is mapped from the
+/// beginning, because a later mapping could get the address of the caller's missing memory.
 pub struct UserCopy(Mutex<Scratch>);
 
 /// Checks the kernel's result of a copy of `len` bytes.
@@ -147,8 +148,8 @@ impl UserCopy {
         let len = from.len().min(to.len());
         let (from, to) = (from.part(0, len), to.part(0, len));
         if from.addr().abs_diff(to.addr()) >= len {
-            // A sandbox may forbid the call, and it refuses device-like memory with EFAULT, so on failure the way below
-            // decides.
+            // A failure of this call proves nothing: a sandbox may forbid the call, and the kernel refuses device-like
+            // memory with EFAULT. The copy by the file then decides.
             if space::copy_own(from, to).is_ok() {
                 return Ok(());
             }

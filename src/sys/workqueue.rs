@@ -14,10 +14,11 @@ struct Queue {
     process: u32,
 }
 
+/// The queue and its threads, which start when work comes and end when the queue is empty.
 pub struct WorkQueue {
     /// Name of the threads.
     name: &'static str,
-    /// Largest number of threads. Each can be held up by one piece of work.
+    /// Largest number of threads. One piece of work can hold up one thread.
     max_threads: usize,
     list: Mutex<Queue>,
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A [`Stream`] for drivers that have no streams but marks: signals or events. A copy sets its mark when it is done,
-//! and waits for the mark of the copy before it, so the copies run in order.
+//! A [`Stream`] for drivers that have no streams of their own, but marks, which are signals or events. A copy sets its
+//! mark when it is done, and waits for the mark of the copy before it, so the copies run in order.
 
 use super::{Dir, Stream};
 use crate::error::{Error, Result, errno};
@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use std::mem::ManuallyDrop;
 use std::time::Duration;
 
-/// Time limit for a failed or dropped stream that waits for copies that still run.
+/// Time for which a failed or dropped stream waits for each copy that still runs.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// The arguments of one copy.
@@ -51,7 +51,8 @@ pub trait Engine: Send {
     /// Waits until the mark is set or its copy failed. False if neither happened within `limit`.
     fn wait(&mut self, mark: Self::Mark, limit: Duration) -> bool;
 
-    /// Sets the mark of a failed copy, if the copies that wait for this mark would otherwise wait for ever.
+    /// Sets the mark of a failed copy, for drivers where the copies that wait for this mark would otherwise wait for
+    /// ever.
     fn release_waiters(&mut self, _mark: Self::Mark) {}
 
     fn destroy(&mut self, mark: Self::Mark);
@@ -68,7 +69,7 @@ pub struct Chain<E: Engine> {
     posted: u64,
     done: u64,
     failure: Option<Error>,
-    /// A copy may still run after [`PATIENCE`], so the engine is never dropped.
+    /// True if a copy still ran after `PATIENCE`. The engine is then never dropped, because the copy may use it.
     still_running: bool,
 }
 
@@ -97,8 +98,8 @@ impl<E: Engine> Chain<E> {
         }
     }
 
-    /// Waits until all posted copies are done. A copy of 0 bytes is never given to the driver, because drivers differ
-    /// in whether such a copy sets its mark.
+    /// Waits until all posted copies are done, in place of a copy of 0 bytes. Such a copy is never given to the driver,
+    /// because drivers differ in whether it sets its mark.
     fn wait_for_all(&mut self) -> Result<()> {
         while let Some(mark) = self.flying.back().copied() {
             self.engine.wait(mark, Duration::from_secs(1));

@@ -7,8 +7,8 @@ use crate::error::{Error, Result, errno};
 use crate::sys::{copy, mem};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
-/// Widens `[addr, addr+len)` to host pages. Returns the first page's address, the length, and the offset of `addr` in
-/// it.
+/// Widens `[addr, addr+len)` to host pages. Returns the first page's address, the length of all pages, and the offset
+/// of `addr` in the first page.
 pub fn widen(addr: u64, len: u64) -> Result<(u64, u64, u64)> {
     let page = mem::page_size() as u64;
     let start = addr & !(page - 1);
@@ -76,7 +76,7 @@ pub fn end_cpu(fd: BorrowedFd<'_>, write: bool) -> Result<()> {
 }
 
 /// Copies `len` bytes between `host` and the beginning of the range of `buf`. The CPU copies through a mapping made for
-/// this one copy; fails if the exporter cannot be mapped.
+/// this one copy; the copy fails if the dma-buf cannot be mapped.
 ///
 /// # Safety
 /// The host side is readable (as source) or writable (as target) for `len` bytes.

@@ -12,8 +12,8 @@ pub trait Interface: Send + Sync {
 
     fn devices(&self) -> &[DeviceFacts];
 
-    /// True if this process uses the device already. The question must not start using it; false if the driver cannot
-    /// tell.
+    /// True if this process uses the device already. The query itself must not begin a use of the device. False if the
+    /// driver cannot tell.
     fn active(&self, _device: u32) -> bool {
         false
     }
@@ -34,8 +34,8 @@ pub trait Interface: Send + Sync {
     /// Exports an allocation: the result is all that another process of this host needs to map it.
     fn export(&self, of: &Allocation) -> Result<Export>;
 
-    /// Maps memory that a peer exported. `device` is the device that shall reach the mapping, if the caller has one in
-    /// mind.
+    /// Maps memory that a peer exported. `device` is the device that shall reach the mapping, if the caller has a
+    /// preference.
     fn import(&self, offer: &Offer<'_>, device: Option<u32>) -> Result<Import>;
 
     /// Like `import`, for an allocation that another domain of this same process exported: lets `device` reach the
@@ -60,7 +60,7 @@ pub trait Interface: Send + Sync {
     /// A sequence of copies that run while the caller goes on.
     fn stream(&'static self, device: u32) -> Result<Box<dyn Stream>>;
 
-    /// Pins host memory so that the vendor's copies are faster; only a hint.
+    /// Pins host memory so that the vendor's copies are faster. Callers go on without the pin if this fails.
     fn pin(&self, _addr: u64, _len: u64) -> Result<Pinned> {
         Err(Error::new(errno::ENOSYS, format!("{}: pinning host memory is not offered", self.iface().name())))
     }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The types for memory that all vendors share: vendors, kinds, allocations, exports, imports, copies.
+//! The types that describe the memory of every vendor: vendors, kinds, allocations, exports, imports, copies.
 
 use crate::error::Error;
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -146,7 +146,7 @@ pub struct Offer<'a> {
     pub len: u64,
 }
 
-/// The action of dropping a mapping or a pin. Called once, on the thread that drops the last reference.
+/// Undoes a mapping or a pin. Called once, on the thread that drops the last reference.
 pub type Undo = Box<dyn FnOnce() + Send + Sync>;
 
 /// A peer's allocation mapped in this process. Dropping it unmaps the memory, so no copy may be in flight then.
@@ -155,7 +155,7 @@ pub struct Import {
     pub device: u32,
     pub base: u64,
     pub len: u64,
-    /// Undoes the mapping.
+    /// Undoes the mapping when the import is dropped.
     pub undo: Option<Undo>,
 }
 

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Device memory: which vendor made it, and how the library detects, exports, imports and copies it.
+//! Device memory: the vendors that make it, and the ways in which the library detects, exports, imports and copies it.
 //!
-//! Each vendor is an [`Interface`] (CUDA, ROCr, Level Zero, Neuron, SynapseAI; host memory is one too). An interface is
-//! opened when its memory is first named, never before, and never on behalf of another vendor. In comes an address or
-//! an [`Iface`]; out come an [`Allocation`], an [`Export`] for a peer, an [`Import`] of a peer's memory, or a
-//! [`Stream`] of copies.
+//! Each vendor is an [`Interface`]: CUDA, ROCr, Level Zero, Neuron, SynapseAI. Host memory is an interface too. An
+//! interface is opened when its memory is first named, never before, and never on behalf of another vendor. Callers
+//! pass an address or an [`Iface`], and get an [`Allocation`], an [`Export`] for a peer, an [`Import`] of a peer's
+//! memory, or a [`Stream`] of copies.
 //!
 //! Read `interface.rs` and `memory.rs` first, then one vendor's directory. `threaded.rs` and `copier/` are two ways to
 //! keep the caller's threads out of a driver; `chain.rs` and `immediate.rs` build a `Stream` for vendors that have
@@ -40,7 +40,7 @@ static UP: [OnceLock<&'static dyn Interface>; 6] = [const { OnceLock::new() }; 6
 /// The process that opened each interface.
 static OPENERS: [AtomicU64; 6] = [const { AtomicU64::new(0) }; 6];
 static ANY_OPENED: AtomicBool = AtomicBool::new(false);
-/// Why an interface cannot be used, once an attempt to open it has failed.
+/// The reason why an interface cannot be used, if an attempt to open it has failed.
 static ABSENT: Mutex<[Option<Error>; 6]> = Mutex::new([const { None }; 6]);
 
 /// The interface, opened at first use, or the reason why it cannot be used. A failure to open is remembered, except
@@ -98,7 +98,7 @@ fn open(iface: Iface) -> Result<&'static dyn Interface> {
     }
 }
 
-/// The interface if it has been opened already, for detection that must not open a driver.
+/// The interface if it has been opened already. For detection that must not open a driver.
 pub fn opened(iface: Iface) -> Option<&'static dyn Interface> {
     UP[iface as usize].get().and_then(|_| get(iface).ok())
 }

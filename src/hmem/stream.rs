@@ -32,7 +32,7 @@ pub trait Stream: Send {
     }
 
     /// Like `post_all`, for thousands of copies. `reached`: kernels of the device can access both sides of every copy.
-    /// A `name` that is not 0 is new, and `post_again` can repeat the list by it.
+    /// A `name` other than 0 has never been used in this stream before. By this name, `post_again` can repeat the list.
     ///
     /// # Safety
     /// As for `post`, for each copy.
@@ -45,7 +45,7 @@ pub trait Stream: Send {
         Ok(last)
     }
 
-    /// Posts the list again that `post_list` was given under this name. `None`: the list was not kept, and nothing was
+    /// Posts once more the list that `post_list` got with this name. `None`: the list was not kept, and nothing was
     /// posted.
     ///
     /// # Safety
@@ -58,13 +58,15 @@ pub trait Stream: Send {
     /// copies that were not reported as done are lost, and no longer access memory.
     fn done(&mut self) -> Result<u64>;
 
-    /// Prevents posted copies that have not begun from beginning, if the stream can do that. Call until the result is
-    /// true: then no copy is in flight. An error means that this cannot be known.
+    /// Prevents posted copies that have not begun from beginning, if the stream can do that; a stream that cannot
+    /// returns false every time. True: no copy is in flight, and none will begin; until then the caller calls again. An
+    /// error means that copies may still run, and that nobody can know.
     fn end(&mut self) -> Result<bool> {
         Ok(false)
     }
 
-    /// Orders all copies posted from now on after the present work of `stream`, which is the caller's.
+    /// Makes all copies that are posted from now on wait for the present work of `stream`, a driver stream of the
+    /// caller.
     fn after(&mut self, _stream: u64) -> Result<()> {
         Err(Error::new(errno::ENOSYS, "this vendor's copies cannot be ordered after a stream of the caller"))
     }

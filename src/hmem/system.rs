@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Host memory behind the same trait as device memory. The CPU copies; there are no devices, exports or allocations.
+//! Host memory as an [`Interface`], like device memory. The CPU copies; there are no devices, exports or allocations.
 
 use super::{Allocation, DeviceFacts, Dir, DmaBuf, Export, Iface, Import, Interface, Offer, Stream, immediate};
 use crate::error::{Error, Result, errno};

@@ -14,7 +14,8 @@ use std::sync::mpsc::{Sender, channel};
 type Work<'a> = Box<dyn FnOnce() + Send + 'a>;
 
 /// A closure, and a sender that is dropped after the closure has run or was dropped. The receiver of that sender thus
-/// learns that nothing borrowed by the closure is used any more. The order of the two fields matters.
+/// learns that nothing borrowed by the closure is used any more. The closure comes first, because fields are dropped in
+/// their order.
 type Job = (Work<'static>, Sender<Infallible>);
 
 /// The thread that calls the driver. It ends when the last `Worker` is dropped.
@@ -74,7 +75,7 @@ impl Threaded {
         self.worker.run(|| f(&*self.inner))?
     }
 
-    /// Undoing driver work also calls the driver, so it has to happen on the worker thread.
+    /// Moves an undo function to the worker thread, because it calls the driver too.
     fn undo(&self, undo: &mut Option<Undo>) {
         if let Some(inner) = undo.take() {
             let worker = self.worker.clone();

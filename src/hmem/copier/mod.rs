@@ -37,14 +37,14 @@ const DRIVER_TIMEOUT: Duration = Duration::from_secs(60);
 const REPLY_TIMEOUT: Duration = Duration::from_secs(10);
 /// Time limit for the kernel to end the killed helper.
 const KILL_TIMEOUT_MS: u64 = 2000;
-/// Polls without progress after which the helper is checked for being alive.
+/// Number of polls without progress after which this process checks whether the helper still lives.
 const POLLS_PER_CHECK: u32 = 1 << 14;
 
 /// The helper process that copies for this one. It ends with this process.
 ///
-/// It serves no other process, so it may be killed when it does not answer: a copy that it still makes would never
-/// complete anyway. The kernel reports its end only after the driver has let go of the memory, so the end proves that
-/// its copies no longer access memory.
+/// The helper serves no other process, so this process may kill it when it does not answer; a copy that the helper
+/// still makes would never be reported as done anyway. The kernel reports the end of the helper only after the driver
+/// has let go of the memory, so the end proves that no copy accesses memory any more.
 pub struct Copier {
     socket: OwnedFd,
     /// Held while a request waits for its answer, so that there is one request at a time.
@@ -54,9 +54,10 @@ pub struct Copier {
     /// The kernel kills the helper when this socket is closed, which happens at the latest when this process ends.
     /// `None`: closed to kill the helper.
     lifeline: Mutex<Option<OwnedFd>>,
-    /// Reports the helper's end, to this process and to peers. `None` on kernels without pidfds.
+    /// A pidfd of the helper, which shows this process and peers when the helper has ended. `None` on kernels without
+    /// pidfds.
     pidfd: Option<OwnedFd>,
-    /// The helper is known to have ended.
+    /// True if the helper is known to have ended.
     exited: AtomicBool,
     pub pid: i32,
     /// Number of the next stream.
@@ -175,7 +176,8 @@ impl Copier {
         Ok(copier)
     }
 
-    /// A pidfd of the helper. With it, peers learn when its copies are certainly over although this process has ended.
+    /// A pidfd of the helper. With the pidfd, peers learn when the helper's copies are certainly over, even if this
+    /// process has ended.
     pub fn pidfd(&self) -> Option<BorrowedFd<'_>> {
         self.pidfd.as_ref().map(AsFd::as_fd)
     }
@@ -232,7 +234,8 @@ impl Copier {
         if self.lifeline.lock().is_some() { Ok(()) } else { self.kill_and_wait() }
     }
 
-    /// True if the time limit since `since` has passed. A stopped process gets half of the close timeout at most.
+    /// True if the time limit since `since` has passed. A helper that is stopped (by a signal or a debugger) gets half
+    /// of the close timeout at most.
     fn timed_out(&self, since: Instant, limit: Duration) -> bool {
         let waited = since.elapsed();
         waited > limit || (waited.as_millis() as u64 > config::get().close_ms / 2 && process::is_stopped(self.pid))
@@ -364,9 +367,9 @@ struct RemoteStream {
     ring: CopyRing,
     posted: u64,
     polls: u32,
-    /// Time of the first call of `end`; from then on no copy may begin.
+    /// Time of the first call of `end`. After that call no copy may begin.
     closing_since: Option<Instant>,
-    /// No copy is in flight, and none will begin.
+    /// True if no copy is in flight and none will begin.
     closed: bool,
 }
 

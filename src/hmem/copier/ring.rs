@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The shared memory of one stream: a ring of copy descriptions, the number of copies posted, and the number done. The
-//! process that uses the stream posts, and the copier completes; each word is written by one side only.
+//! process that uses the stream posts, and the copier completes; only one side writes each word.
 
 use crate::error::{Error, Result, errno};
 use crate::sys::mem::{Mapping, Protection, memfd, page_round};

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The copier's main loop. It polls the rings of its streams while there is work, and for a moment after; then it
-//! sleeps until it is woken. All streams of one device share one stream of the driver, so that the first copy of each
-//! ring is handed over in one batch: a batch takes much less time than the same copies one by one.
+//! sleeps until it is woken. All streams of one device share one stream of the driver, so that one batch can hold the
+//! first copy of each ring. A batch takes much less time than the same copies one by one.
 
 use super::ring::CopyRing;
 use super::wire::{Answer, HELLO, REQUEST_BYTES, Request, RequestKind, encode_answer};
@@ -15,14 +15,15 @@ use std::os::fd::{AsFd, OwnedFd};
 const SPIN_NS: u64 = 1_000_000;
 /// Turns of the loop between two looks at the socket.
 const TURNS_PER_SOCKET_POLL: u32 = 8;
-/// Age that the last look at the socket may have when copies are started.
+/// Longest time since the last look at the socket at which copies may still be started.
 const SOCKET_POLL_NS: u64 = 100_000;
 
 /// The driver's stream of one device.
 struct DriverQueue {
     site: Site,
     order: Box<dyn Stream>,
-    /// Copies given to the driver: its number for the copy, and the stream that posted it.
+    /// Copies given to the driver: the driver stream's number of the copy, and the number of the stream that posted the
+    /// copy.
     in_flight: VecDeque<(u64, u64)>,
     batch: Vec<Copy>,
     /// The streams of the copies in `batch`.
@@ -31,6 +32,7 @@ struct DriverQueue {
     failure: Option<Error>,
 }
 
+/// A stream of the owner: `taken` of its copies were given to the driver, and `done` of them are done.
 struct ServedStream {
     ring: CopyRing,
     site: Site,

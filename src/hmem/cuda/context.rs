@@ -29,7 +29,7 @@ impl Drop for Current<'_> {
 }
 
 impl Driver {
-    /// Makes `context` current. If it already is, this only asks the driver.
+    /// Makes `context` current. If the context is current already, this function only queries the driver.
     #[inline]
     pub(super) fn enter(&self, context: CUcontext) -> Result<Current<'_>> {
         let mut now: CUcontext = std::ptr::null_mut();

@@ -191,10 +191,10 @@ struct CudaStream {
     unmarked_bytes: usize,
     done: u64,
     failed: Option<Error>,
-    /// Several copies may be given to the driver in one call.
+    /// True until the driver refuses to take several copies in one call.
     batches: bool,
     device: u32,
-    /// Lists may be copied by a kernel.
+    /// True until a kernel for lists could not be used.
     kernels: bool,
     slabs: Slabs,
 }
@@ -218,7 +218,8 @@ impl CudaStream {
         }
     }
 
-    /// Posts several copies, in one driver call if possible. `known`: all of the memory is known to the driver.
+    /// Posts several copies, in one driver call if possible. `known`: the driver knows all of the memory of these
+    /// copies.
     ///
     /// # Safety
     /// As for `post`, for each copy.
@@ -260,8 +261,8 @@ impl CudaStream {
         }
     }
 
-    /// Ends the stream. The driver has no bounded way to stop copies, so this waits for them; then none accesses
-    /// memory.
+    /// Ends the stream. The driver has no bounded way to stop copies, so this function waits for them. After that no
+    /// copy accesses memory.
     #[cold]
     fn fail(&mut self, e: Error) -> Error {
         // SAFETY: the stream is this library's. Its own error is known already, so the result is ignored.

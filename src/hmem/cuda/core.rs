@@ -16,27 +16,28 @@ pub const HOW_IPC: u32 = 1;
 pub const HOW_SEGMENT: u32 = 2;
 pub const HOW_POOL: u32 = 3;
 
-/// The primary context of one device, if it was needed. It is never released, because streams, mappings and pinned
-/// memory of unknown lifetime depend on it.
+/// The primary context of one device; 0 until it is needed. The context is never released, because streams, mappings
+/// and pinned memory of unknown lifetime depend on it.
 #[derive(Default)]
 pub struct Primary {
     pub(super) context: AtomicUsize,
     pub(super) retaining: Mutex<()>,
 }
 
-/// The order that a device gives to a NIC's writes into its memory. Determined once, because the question is asked for each receive.
+/// The order that a device gives to a NIC's writes into its memory. Determined once per device, because each receive
+/// needs it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum NicWrites {
     /// The device's kernels see the writes in order, without further action.
     Ordered,
     /// A driver call makes the writes visible.
     Flushed,
-    /// The driver promises neither.
+    /// The driver promises neither order nor a call.
     Loose,
 }
 
-/// Handles that were exported, kept for the next export. Handles of segments are not kept: their descriptor would keep
-/// the memory allocated after its owner freed it, which a pool's descriptor does not.
+/// A handle that was exported, kept for the next export of the same memory. Handles of segments are not kept, because a
+/// segment's descriptor would keep the memory allocated after the owner has freed it; a pool's descriptor does not.
 pub struct CachedHandle {
     pub(super) base: u64,
     pub(super) id: u64,

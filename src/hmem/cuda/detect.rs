@@ -48,7 +48,8 @@ impl Core {
         Ok(Some(found))
     }
 
-    /// Queries all attributes in one call. `None`: this driver has to be asked one by one.
+    /// Queries all attributes in one call. `None`: this driver refuses the call, and each attribute has to be queried
+    /// alone.
     fn query_all(&self, addr: u64) -> Result<Option<Answers>> {
         let mut asked = ATTRIBUTES;
         let mut answers: Answers = [0; ATTRIBUTES.len()];

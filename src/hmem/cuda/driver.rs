@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The functions and constants of the driver library. Types are cudarc's. Results stay integers, because a driver newer
-//! than the bindings may return codes that their enum does not have.
+//! The functions and constants of the driver library. The types come from the cudarc crate. Results stay integers,
+//! because a driver newer than the bindings may return codes that their enum does not have.
 
 use crate::error::{Error, Result, errno};
 use crate::sys::dl::{Library, entry_points};
@@ -66,7 +66,7 @@ pub const FLUSH_CURRENT_CONTEXT: c_uint = 0;
 pub const FLUSH_TO_OWNER: c_uint = 100;
 
 entry_points! {
-    /// The functions that are called of libcuda, by their symbols, version suffix included.
+    /// The functions of libcuda that this library calls, by their symbols with the version suffix.
     pub struct Driver {
         #[hold_standard]
         fn cuInit(flags: c_uint) -> Status;
@@ -217,7 +217,8 @@ impl Driver {
         Error::new(errno, format!("{what}: {status} ({words})"))
     }
 
-    /// Queries one attribute of an address; the value is zero-extended. Fails if the driver does not have it.
+    /// Queries one attribute of an address; the value is zero-extended. Fails if the driver does not have the
+    /// attribute.
     #[inline]
     pub fn pointer(&self, attribute: u32, addr: u64) -> Result<u64> {
         let mut value = 0u64;

@@ -117,7 +117,8 @@ impl Core {
         Ok((data.reserved, Some(fd)))
     }
 
-    /// Fails if the memory's creator did not ask for a shareable handle. A driver that cannot tell is asked by trying.
+    /// Fails if the memory's creator did not ask for a shareable handle. If the driver cannot tell, this function
+    /// succeeds, and the export itself shows the answer.
     fn exportable(&self, of: &Allocation, how: &str) -> Result<()> {
         match self.driver.pointer(pointer::ALLOWED_HANDLE_TYPES, of.base) {
             Ok(allowed) if allowed & driver::HANDLE_POSIX_FD as u64 == 0 => Err(refused(format!(

@@ -41,10 +41,11 @@ impl Core {
         }
     }
 
-    /// The devices to map the memory for, best first: the caller's choice, then the device that owns the memory, then
-    /// the others; among these, devices that the process already uses come first. A context of this process on the
-    /// peer's device would share the device with the peer's kernels in time slices, so copies there would wait for
-    /// milliseconds while a kernel runs.
+    /// The devices to map the memory for, best first: the caller's choice, then the devices that the process already
+    /// uses, then the others. Among the used devices and among the others, the device that owns the memory comes first.
+    ///
+    /// A device that is in use is better, because a context of this process on the peer's device would share the device
+    /// with the peer's kernels in time slices, so copies there would wait for milliseconds while a kernel runs.
     fn candidates(&self, id: &DeviceId, wanted: Option<u32>) -> Vec<u32> {
         let own = self.facts.iter().position(|f| f.id == *id).map(|i| i as u32);
         let mut list: Vec<u32> = Vec::with_capacity(self.facts.len());

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A kernel that copies lists of blocks with one launch, where the driver's own copies would take one call per block.
-//! The kernel is `list.ptx`; the driver compiles it for the first list, and keeps the result until it is updated.
+//! The kernel is `list.ptx`; the driver compiles the file for the first list, and keeps the result until the driver is
+//! updated.
 
 use super::core::Core;
 use super::driver::{self, Driver, pointer};
@@ -14,11 +15,12 @@ use std::sync::Arc;
 
 const PTX: &str = concat!(include_str!("list.ptx"), "\0");
 const THREADS: u32 = 128;
-/// Bounds of the bytes that a group of threads copies before it takes the next unit: enough to hide the time of taking
-/// one, and small enough for all groups to end at about the same time.
+/// Bounds of the length of a unit, the bytes that a group of threads (a thread block) copies at a time: long enough to
+/// hide the time of taking a unit, and short enough for all groups to end at about the same time.
 const UNIT_MIN: usize = 16 << 10;
 const UNIT_MAX: usize = 64 << 10;
-/// Average block size above which the driver's copies are as fast. They leave the GPU's processors to other kernels.
+/// Average block size above which the driver's copies are as fast. The driver's copies also leave the GPU's processors
+/// to other kernels.
 const BLOCK_MAX: usize = 4 << 20;
 /// Largest number of units of one launch, and the smallest number of units for which pinned memory is allocated.
 const MAX_UNITS: usize = 256 << 10;

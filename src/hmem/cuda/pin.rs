@@ -10,8 +10,8 @@ use crate::log;
 use std::sync::Arc;
 
 impl Core {
-    /// Pins memory, and shares existing pins of it. Memory that the application pinned itself is unpinned by the
-    /// application, after its regions were closed.
+    /// Pins memory, and shares this library's existing pins of that memory. Memory that the application pinned itself
+    /// is unpinned by the application, after its regions were closed.
     pub fn pin(self: &Arc<Self>, addr: u64, len: u64) -> Result<Pinned> {
         let end = addr.saturating_add(len);
         // Held during the driver's calls, so that no range is shared while it is being unpinned.

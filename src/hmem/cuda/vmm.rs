@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Virtual memory management: physical memory mapped into reserved addresses, of this process and of others, and
-//! allocation by it.
+//! CUDA's virtual memory management: maps physical memory, of this process or of another, at reserved addresses, and
+//! allocates such memory.
 
 use super::core::Core;
 use super::driver::{Driver, HANDLE_POSIX_FD};
@@ -54,7 +54,8 @@ impl<'a> Physical<'a> {
     }
 }
 
-/// A reservation of addresses and, once `mapped`, the memory in it. Dropping undoes both, in the right order.
+/// A reservation of addresses and, once `mapped`, the memory in it. Dropping unmaps the memory, and then frees the
+/// addresses.
 struct Reservation<'a> {
     driver: &'a Driver,
     addr: CUdeviceptr,

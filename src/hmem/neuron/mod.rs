@@ -10,7 +10,8 @@
 //! 3. a runtime without that call exports a dma-buf of its page: the allocation is then that page and everything that can
 //!    be exported with it, with identity 0.
 //!
-//! The address of foreign memory (cases 2 and 3) does not tell its core, so it is given as 0; no copy needs the core.
+//! The address of foreign memory (cases 2 and 3) does not tell the core that owns the memory, so the core is reported
+//! as 0; no copy needs the core.
 
 mod runtime;
 

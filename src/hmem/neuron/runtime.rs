@@ -45,7 +45,7 @@ const NRT_EXEC_NC_BUSY: c_int = 1005;
 
 /// Bytes that fit into any pipe at once.
 const PIPE_PIECE: usize = 4096;
-/// Bytes after which the search for the end of foreign memory stops.
+/// Number of pages after which the search for the end of foreign memory stops.
 const MOST_PAGES: u64 = 1 << 28;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -131,7 +131,7 @@ impl Runtime {
         Err(Error::new(errno, self.words(what, status)))
     }
 
-    /// Fails if the application has not initialised the runtime; found out by a call without other effects.
+    /// Fails if the application has not initialised the runtime; a call without other effects finds this out.
     fn running(&self) -> Result<()> {
         let mut tensor = std::ptr::null_mut();
         // SAFETY: a name is optional; `tensor` is written on success only, and freed.
@@ -176,7 +176,8 @@ impl Runtime {
         if known.is_empty() { None } else { Some(known.iter().map(|h| h.range).find(|r| r.holds(addr, 1))) }
     }
 
-    /// The memory from the page of `addr` on that can be exported.
+    /// The largest range of memory that begins with the page of `addr` and can be exported, or an exported range that
+    /// was found before and holds `addr`.
     fn exportable(&self, addr: u64) -> Option<Range> {
         let mut known = self.probed.lock();
         if let Some(i) = known.iter().position(|r| r.holds(addr, 1)) {

@@ -21,12 +21,13 @@ struct Side {
     at: u64,
     /// The GPU that owns the memory; `None`: host memory.
     device: Option<u32>,
-    /// Every agent can access the memory.
+    /// True if every agent can access the memory.
     open: bool,
 }
 
 impl Shared {
-    /// The side `[addr, addr+len)` as agents access it. `None`: they cannot without a lock.
+    /// The range `[addr, addr+len)` as a side of a copy. `None`: no agent can access the range unless it is locked
+    /// first.
     fn side(&self, addr: u64, len: u64, is_host: bool) -> Result<Option<Side>> {
         if !is_host
             && let Some(a) = self.detect(addr)?

@@ -3,7 +3,7 @@
 //!
 //! Two properties of the runtime shape this code. An IPC handle is served by a thread of the exporter, so attaching a
 //! handle of a process that lives but does not respond takes many seconds. And the runtime does not verify the length
-//! given to an attach, so it is verified here.
+//! given to an attach, so this file verifies the length.
 //!
 //! `probe.rs` finds the GPUs, `shared.rs` answers questions about addresses, `watch.rs` gives allocations an identity,
 //! `copy.rs` copies, and `driver.rs` has the runtime's functions.

@@ -16,7 +16,7 @@ pub struct Gpu {
     pub(super) pool: Option<(Pool, u64)>,
 }
 
-/// Initialises the runtime, or joins in if the process did.
+/// Initialises the runtime, or takes one more reference if the process has initialised it.
 pub fn initialise(hsa: &Hsa, adopt: bool) -> Result<()> {
     if adopt {
         let mut version = 0u64;
@@ -24,8 +24,8 @@ pub fn initialise(hsa: &Hsa, adopt: bool) -> Result<()> {
         let known = unsafe { call!(hsa, hsa_system_get_info(SYSTEM_INFO_VERSION_MAJOR, ptr::from_mut(&mut version).cast())) };
         known.map_err(|e| e.context("the process has not initialised HSA, and GDRFAB_HMEM_INIT=0 forbids to"))?;
     }
-    // This is counted, so with `adopt` it keeps the runtime initialised. Fails without /dev/kfd, or without the right
-    // to open it.
+    // The runtime counts the calls of hsa_init, so with `adopt` this call keeps the runtime initialised. The call fails
+    // without /dev/kfd, or without the right to open that file.
     // SAFETY: callable at any time.
     unsafe { call!(hsa, hsa_init()) }.map_err(|e| Error::new(errno::ENODEV, format!("no usable GPU: {}", e.words)))
 }

@@ -57,7 +57,7 @@ const GAUDI: c_int = 2;
 const HOST_TO_DRAM: c_int = 0;
 const DRAM_TO_HOST: c_int = 1;
 const DRAM_TO_DRAM: c_int = 2;
-/// Device ids that are queried.
+/// Number of device ids that are queried.
 const IDS: u32 = 32;
 /// Bytes per step of a copy from or to the host.
 const BOUNCE: usize = 1 << 20;

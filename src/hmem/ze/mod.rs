@@ -29,8 +29,8 @@ use std::sync::Arc;
 
 /// `Export::how`: a `ze_ipc_mem_handle_t` whose descriptor travels beside it.
 const HOW_IPC: u32 = 1;
-/// Largest unit in which drivers allocate. A dma-buf that is longer than its allocation by more also holds other
-/// allocations.
+/// Largest unit in which drivers allocate. A dma-buf that is longer than its allocation, rounded up to this unit, also
+/// holds other allocations.
 const LARGEST_PAGE: u64 = 2 << 20;
 const ALLOC_ALIGN: usize = 64 << 10;
 
@@ -78,7 +78,8 @@ impl Interface for Ze {
         let mut out = ExportFd { head: Head::new(STYPE_EXTERNAL_MEMORY_EXPORT_FD), flags: EXTERNAL_MEMORY_DMA_BUF, fd: -1 };
         let mut p = no_properties();
         p.head.next = ptr::from_mut(&mut out).cast();
-        // This question alone makes a descriptor; others of its kind are asked for each operation.
+        // Of all calls of zeMemGetAllocProperties, only this one makes a descriptor. The others, which each operation
+        // makes, need no `hold_standard`.
         let _held = fd::hold_standard();
         // SAFETY: both structs say their kind, and outlive the call; the device is not asked for.
         let asked = unsafe { call!(self.0.ze, zeMemGetAllocProperties(context, addr as *const c_void, &mut p, ptr::null_mut())) };

@@ -75,7 +75,7 @@ fn drivers(ze: &Loader) -> Result<Vec<Handle>> {
     list(|count, all| unsafe { call!(ze, zeDriverGet(count, all)) })
 }
 
-/// The driver's GPUs, and a context of the driver if it has any.
+/// The driver's GPUs, and a context of the driver if it has a GPU.
 fn driver_devices(ze: &Loader, driver: Handle) -> Result<(Handle, Vec<Handle>)> {
     // SAFETY: room for as many as the count says.
     let mut all = list(|count, all| unsafe { call!(ze, zeDeviceGet(driver, count, all)) })?;
@@ -111,7 +111,7 @@ fn queue_group(ze: &Loader, device: Handle) -> u32 {
     copy_group(&flags)
 }
 
-/// Picks a group by its flags. If none has a flag, the first group by convention can do everything.
+/// Picks a group by its flags. If no group has a flag, group 0 is picked, which by convention can do everything.
 fn copy_group(flags: &[u32]) -> u32 {
     let both = QUEUE_GROUP_FLAG_COPY | QUEUE_GROUP_FLAG_COMPUTE;
     let only_copy = flags.iter().position(|f| f & both == QUEUE_GROUP_FLAG_COPY);

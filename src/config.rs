@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The `GDRFAB_*` environment variables, read once per process and listed by `gdrfab-info -e`. An invalid value is an
-//! error of `gdrfab_getinfo()`; anything that runs before uses the default.
+//! error of `gdrfab_getinfo()`; calls before `gdrfab_getinfo()` use the default instead.
 
 pub mod faults;
 
@@ -27,9 +27,9 @@ pub struct Hmem {
     pub adopt: bool,
     /// Call drivers only on threads of the library.
     pub threaded: bool,
-    /// Endpoints begin with driver calls forbidden.
+    /// A new endpoint forbids calls of device drivers in this process, and a helper process copies.
     pub process: bool,
-    /// Largest number of thread groups of the kernel that copies lists; 0: no kernel.
+    /// Largest number of thread blocks of the GPU kernel that copies lists; 0: no kernel.
     pub groups: u32,
     pub copier: Option<String>,
 }
@@ -39,14 +39,14 @@ pub struct Hmem {
 pub struct Tcp {
     pub iface: Option<String>,
     pub key_file: Option<String>,
-    /// none, greeting or sealed. If unset, it depends on whether there is a key.
+    /// none, greeting or sealed. If unset: sealed if there is a key, else none.
     pub security: Option<String>,
     pub paths: u64,
     pub pending: usize,
     pub greeting_ms: u64,
     /// 0: the kernel's defaults.
     pub timeout_ms: u32,
-    /// Bytes; 0: chosen by the path.
+    /// Bytes of each socket buffer; 0: chosen by the path.
     pub buffer: usize,
     pub congestion: Option<String>,
     /// Connections for long bodies beside the first; 1: the first carries all.
@@ -92,7 +92,7 @@ pub struct Config {
     pub paths: u64,
     pub ring_slots: u32,
     pub eager_max: usize,
-    /// Bytes of the area beside a ring that may be in use.
+    /// Largest number of bytes of a ring's out-of-line area that may be in use.
     pub area_max: usize,
     pub nt_threshold: usize,
     pub coop: bool,
@@ -115,13 +115,14 @@ pub struct Config {
 
 impl Config {
     /// Length up to which a message travels through the ring. `private`: the receiver cannot map the sender's memory.
-    /// The other way for such a message is a system call, which costs more than two copies of some kilobytes.
+    /// From such memory twice as many bytes travel through the ring, because the other way is a system call, which
+    /// costs more than two copies of some kilobytes.
     pub fn ring_max(&self, private: bool) -> usize {
         if private { (2 * self.eager_max).min(RING_MOST) } else { self.eager_max }
     }
 }
 
-/// The error of a variable's value, in words that name both; `None` if the value is valid.
+/// The error of a variable's value, in words that name the variable and the value; `None` if the value is valid.
 fn wrong(v: &Variable, raw: &OsStr) -> Option<String> {
     let why = match raw.to_str() {
         Some(text) => v.kind.wrong(text)?,
@@ -155,7 +156,7 @@ fn paths(name: &str, known: &[(&str, u64)]) -> u64 {
 }
 
 /// Checks that every variable has a valid value, and that no variable that decides who may connect is mistyped. The
-/// error names each wrong one.
+/// error names each wrong variable.
 pub fn check() -> Result<()> {
     let wrong: Vec<String> = VARIABLES.iter().filter_map(|v| wrong(v, &environment::get(v.name)?)).chain(mistyped()).collect();
     if wrong.is_empty() { Ok(()) } else { Err(Error::invalid(format!("the environment: {}", wrong.join("; ")))) }
@@ -167,8 +168,8 @@ fn mistyped() -> impl Iterator<Item = String> {
     environment::names("GDRFAB").into_iter().filter(set).filter_map(|name| spelling::wrong(&name))
 }
 
-/// Variables that begin like the library's but are not known, perhaps mistyped. Those of the plugins have prefixes of
-/// their own.
+/// Names of variables that begin like the library's but are not known, perhaps because they are mistyped. Variables of
+/// the plugins have prefixes of their own, and are not reported.
 pub fn unknown() -> Vec<String> {
     let told = |name: &String| (name.starts_with("GDRFAB_") && spelling::is_unknown(name)) || spelling::meant(name).is_some();
     environment::names("GDRFAB").into_iter().filter(told).collect()
@@ -235,7 +236,7 @@ fn hmem() -> Hmem {
     Hmem { allowed, ..all }
 }
 
-/// The log line is for a user who has forgotten that the variable is set.
+/// The faults of `GDRFAB_FAULT`. A log line reminds a user who has forgotten that the variable is set.
 fn faults() -> Vec<faults::Fault> {
     let Some(raw) = text("GDRFAB_FAULT") else { return Vec::new() };
     let (faults, _) = faults::parse(&raw);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The process's environment, if it can be trusted. A set-uid, set-gid or file-capability program got its environment
-//! from a user with fewer rights, so the library ignores it there (like secure_getenv()).
+//! from a user with fewer rights, so the library ignores the environment of such a program (like secure_getenv()).
 
 use std::ffi::OsString;
 

@@ -7,7 +7,7 @@
 use std::borrow::Cow;
 use std::fmt;
 
-/// The result type of all layers below the C border.
+/// The result type of all layers below the C interface.
 pub type Result<T> = std::result::Result<T, Error>;
 
 /// Errno values that `errno.h` lacks; the numbers are libfabric's.
@@ -28,7 +28,7 @@ pub mod errno {
     pub const ENORX: i32 = 269;
     pub use libc::*;
 
-    /// The words of an errno, the library's or the C library's.
+    /// The words of an errno: the library's own, if it has any, else the C library's.
     pub fn words(err: i32) -> String {
         let own = match err {
             0 => "success",
@@ -86,23 +86,23 @@ impl Code {
     pub const None: Code = Code(0);
     /// No such key at the peer: stale, foreign or closed.
     pub const Key: Code = Code(1);
-    /// Outside the region.
+    /// The range lies outside the region.
     pub const Bounds: Code = Code(2);
     /// The region lacks the access right.
     pub const Access: Code = Code(3);
     /// No path is both possible and permitted.
     pub const Path: Code = Code(4);
-    /// Memory vanished under a copy.
+    /// Memory of the operation is not mapped, or was freed after it was registered.
     pub const Fault: Code = Code(5);
     /// The peer closed or died.
     pub const PeerGone: Code = Code(6);
     /// The peer wrote nonsense into shared memory or its socket.
     pub const PeerBroke: Code = Code(7);
-    /// The operation's deadline passed.
+    /// The deadline of the operation passed.
     pub const Deadline: Code = Code(8);
-    /// Cancelled, or flushed by a local close.
+    /// The operation was cancelled, or flushed by a local close.
     pub const Canceled: Code = Code(9);
-    /// Message longer than the receive.
+    /// The message is longer than the receive's buffer.
     pub const Trunc: Code = Code(10);
     /// The peer rejected the connection.
     pub const Rejected: Code = Code(11);
@@ -144,14 +144,15 @@ pub struct Error {
     pub errno: i32,
     pub code: Code,
     pub words: Cow<'static, str>,
-    /// For an operation on many pieces: the piece that the error is about, and the number of its good bytes.
+    /// For an operation on many pieces: the index of the first piece that fails, and the number of bytes at the
+    /// beginning of that piece that are valid.
     pub piece: Option<(u16, u32)>,
 }
 
 const AGAIN_WORDS: &str = "resource temporarily unavailable: read the completion queue and call again";
 
 impl Error {
-    /// The queue is full or empty: the caller has to make progress and call again.
+    /// A queue is full, or empty for a read: the caller has to make progress and call again.
     pub const AGAIN: Error = Error::fixed(errno::EAGAIN, AGAIN_WORDS);
 
     pub const fn fixed(errno: i32, words: &'static str) -> Self {

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Allocation whose size a caller or a peer decides. If memory runs out it fails with -ENOMEM, where the standard
-//! library ends the process. tests/growth.rs finds collections that grow in another way.
+//! Allocation whose size a caller or a peer decides. If memory runs out, such an allocation fails with -ENOMEM, where
+//! one of the standard library ends the process. `tests/growth.rs` finds the places where a collection grows without
+//! it.
 
 use crate::error::Result;
 use crate::reserve::{NONE_LEFT, enough, is_ours};
 use std::collections::{HashMap, HashSet, TryReserveError, VecDeque};
 use std::hash::{BuildHasher, Hash};
 
-/// A collection in which room is made before elements are added.
+/// A collection whose room is made before elements are added.
 pub trait MakeRoom {
     fn try_room(&mut self, more: usize) -> std::result::Result<(), TryReserveError>;
     /// Elements that fit without another allocation.
@@ -71,8 +72,8 @@ pub fn with_room<T>(n: usize) -> Result<Vec<T>> {
     if is_ours(all.as_ptr().cast()) && n > 0 { Err(NONE_LEFT) } else { Ok(all) }
 }
 
-/// Like `with_room`, for memory that a peer was granted. It may come from the reserve, because without it the
-/// connection ends.
+/// Like `with_room`, for memory that a peer was granted. The memory may come from the reserve, because without it the
+/// connection would end.
 pub fn granted<T>(n: usize) -> Result<Vec<T>> {
     let mut all: Vec<T> = Vec::new();
     all.try_room(n).map_err(|_| NONE_LEFT)?;

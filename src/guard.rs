@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Wraps every entry into the library: a panic goes no further, and the words of a failure are kept for the calling
-//! thread. This is below the providers, because C calls the entries of their operation tables just like exported
-//! functions.
+//! thread. The file lies below the providers, because C calls the entries of the providers' operation tables just like
+//! exported functions.
 
 use crate::error::{Error, Result, errno};
 use crate::reserve;
@@ -11,8 +11,8 @@ use std::ffi::{c_char, c_int};
 use std::fmt::{self, Write};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// Words for a C caller, ending with NUL and cut to the available room. They need no destructor: registering one ends
-/// the process if the C library has no memory for it.
+/// Words for a C caller, ending with NUL and cut to the available room. The type has no destructor, because registering
+/// a destructor ends the process if the C library has no memory for it.
 pub struct Words {
     len: Cell<usize>,
     bytes: [Cell<u8>; 1024],
@@ -23,6 +23,7 @@ impl Words {
     #[expect(clippy::declare_interior_mutable_const)]
     pub const NONE: Words = Words { len: Cell::new(0), bytes: [const { Cell::new(0) }; 1024] };
 
+    /// Replaces the words, and returns them for C.
     pub fn keep(&self, words: impl fmt::Display) -> *const c_char {
         self.len.set(0);
         // The only possible error is that the room has ended.
@@ -100,7 +101,7 @@ fn panic_on_demand() {
     }
 }
 
-/// Keeps the words of a panic. Declared `extern "C"`, because such a function does not unwind.
+/// Keeps the words of a panic. The function is `extern "C"`, because such a function does not unwind.
 #[cold]
 #[inline(never)]
 #[allow(improper_ctypes_definitions)] // called by Rust alone
@@ -144,6 +145,7 @@ pub fn attempt(f: impl FnOnce() -> Option<isize>) -> Option<isize> {
     hold(|rc| Some(rc as isize), f)
 }
 
+/// The error of an argument that must not be NULL.
 #[cold]
 pub fn null(name: &'static str) -> Error {
     Error::invalid(format!("{name}: NULL or misaligned pointer"))

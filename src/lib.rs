@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! gdrfab: register memory of any kind and move it between processes, from C.
 //!
-//! The C border is [`capi`]. There, three promises of the C caller become values: handles; the memory that operations
-//! name, which is an [`sys::iov::Iov`] below; and calls that do not overlap ([`sync::serial::Promise`]). Making an
-//! `Iov` or a `Promise` needs `unsafe`, and code that takes one needs no further promise. Every other `unsafe` says on
-//! whose promise it relies: the C caller's, a driver's, or its own caller's. A layer imports only layers that stand
-//! above it in this list.
+//! The C interface is [`capi`]. There, three promises of the C caller become values: that a handle is live; that an
+//! operation's memory may be accessed, which an [`sys::iov::Iov`] stands for; and that calls do not overlap, which a
+//! [`sync::serial::Promise`] stands for. Making an `Iov` or a `Promise` needs `unsafe`, and code that takes one needs
+//! no further promise. Every other `unsafe` names the promise on which it relies: the C caller's, a driver's, or its
+//! own caller's. A layer imports only itself and the layers before it in this order, which `tests/layering.rs` checks:
+//! error, reserve, fallible, environment, signals, log, guard, config, sys, sync, hmem, mr, prov, rdm, fabric, capi.
 
 pub mod environment;
 pub mod error;

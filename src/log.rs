@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Log lines. They are written only if `GDRFAB_LOG` or the caller asks for them, to one sink chosen at run time.
+//! Log lines. They go to one sink, which is chosen at run time, and only if `GDRFAB_LOG` or the caller asks for them.
 //! Logging never panics, and a line that cannot be written is lost.
 
 use crate::{environment, signals};
@@ -31,7 +31,7 @@ impl Level {
     pub fn parse(word: &str) -> Option<Level> {
         match Level::WORDS.iter().position(|w| *w == word) {
             Some(at) => Level::ALL.get(at).copied(),
-            // A digit, but no sign, which parse() would also accept.
+            // Only a digit, because parse() would also accept a sign.
             None => Level::ALL.into_iter().find(|l| word.parse() == Ok(*l as u8) && !word.starts_with('+')),
         }
     }
@@ -93,7 +93,7 @@ fn print(level: Level, line: &str) {
     let whole = format!("{} gdrfab[{}] {}: {line}\n", now(), std::process::id(), level.word());
     // SAFETY: the bytes are live during the call.
     let wrote = || unsafe { libc::syscall(libc::SYS_write, libc::STDERR_FILENO, whole.as_ptr(), whole.len()) as isize };
-    // A full disk, a closed pipe, or a limit on the file's size: there is no one to report it to.
+    // A write can fail by a full disk, a closed pipe, or a limit on the file's size. Nobody is there to be told.
     let _ = signals::without_signal(wrote);
 }
 

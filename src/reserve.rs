@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Memory for calls that have begun when the system's memory runs out: two arenas in .bss. They count as address space
-//! from the start, but their pages are touched only when used. While the reserve is in use, the next call fails with
-//! -ENOMEM before it does anything ([`enough`]), unless it closes, frees or cancels something; and progress waits
-//! ([`is_lowest`]).
+//! Memory for calls that have already begun when the system's memory runs out: two arenas in .bss. The arenas take
+//! address space from the start, but pages only when they are used. While the reserve is in use, the next call fails
+//! with -ENOMEM before it does anything ([`enough`]), unless the call closes, frees or cancels something. If little of
+//! the reserve is left, progress waits too ([`is_lowest`]).
 //!
-//! Not covered: thread-local storage that the C library allocates at a thread's first call into a library loaded by
-//! dlopen(), and the destructors of thread-local values in a static link (`sys::thread_end`). If either lacks memory,
-//! the C library ends the process.
+//! The reserve does not cover thread-local storage that the C library allocates at a thread's first call into a library
+//! loaded by dlopen(), and the destructors of thread-local values in a static link (`sys::thread_end`). If memory for
+//! one of these is lacking, the C library ends the process.
 
 use crate::error::{Error, Result, errno};
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -17,8 +17,8 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 #[repr(C, align(4096))]
 struct Arena<const UNIT: usize, const WORDS: usize> {
     memory: UnsafeCell<[[[u8; UNIT]; 64]; WORDS]>,
-    /// A bit for each unit. The bits of a piece lie in one word, so that one exchange takes the piece: no lock, which
-    /// also works after fork().
+    /// A bit for each unit. The bits of a piece lie in one word, so that one exchange takes the piece. Without a lock,
+    /// the arena also works after fork().
     taken: [AtomicU64; WORDS],
 }
 
@@ -92,7 +92,7 @@ const LOW_BYTES: usize = 160 << 10;
 const HIGH_BYTES: usize = 640 << 10;
 /// Bytes in use above which no call that may allocate begins, even if the system has memory.
 const HIGHEST_BYTES: usize = 1 << 20;
-/// Longer pieces are refused, so that the arena of long pieces has room for several.
+/// Largest piece that the reserve gives out, so that the large arena has room for several pieces.
 const LONGEST: usize = 512 << 10;
 /// Bytes of a test allocation that tells whether the system has memory again.
 const PROBE: usize = 256 << 10;
@@ -195,8 +195,8 @@ pub fn is_low() -> bool {
     USED.load(Ordering::Relaxed) > LOW_BYTES
 }
 
-/// Fails if memory has run out and the reserve is in use. Called before each call that may allocate, and in those that
-/// repeat.
+/// Fails if memory has run out and the reserve is in use. Called before each call that may allocate, and again in calls
+/// that repeat their work.
 pub fn enough() -> Result<()> {
     let used = USED.load(Ordering::Relaxed);
     if used <= LOW_BYTES || (used <= HIGHEST_BYTES && system_has_memory()) { Ok(()) } else { Err(NONE_LEFT) }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Signals that the library must not cause or take: those that the kernel sends along with a failed system call, and
-//! the program's signals, which a thread of the library could take.
+//! Signals. The library must not cause any: the kernel sends some along with a failed system call. And a thread of the
+//! library must not take the program's signals.
 
 use libc::{c_int, sigset_t};
 use std::mem::MaybeUninit;
@@ -29,7 +29,7 @@ fn all_asynchronous() -> sigset_t {
     set
 }
 
-/// More signals are blocked, until this restores the thread's former mask.
+/// Blocks more signals in the calling thread. Dropping this value restores the thread's former mask.
 struct BlockedSignals(sigset_t);
 
 impl BlockedSignals {
@@ -48,8 +48,8 @@ impl Drop for BlockedSignals {
     }
 }
 
-/// Runs `f`, which starts a thread or process. The started one inherits this mask, and thus takes no signal of the
-/// program.
+/// Runs `f`, which starts a thread or process. The new thread or process inherits the mask, and thus takes no signal of
+/// the program.
 pub fn blocked<R>(f: impl FnOnce() -> R) -> R {
     let _blocked = BlockedSignals::block(&all_asynchronous());
     f()

@@ -20,7 +20,7 @@ pub enum Op {
 pub enum Step {
     /// The bit of a path.
     Path(u64),
-    /// The whole registration, before anything is tried.
+    /// The whole registration, before any path is tried.
     Whole,
 }
 
@@ -33,7 +33,7 @@ pub enum What {
     Drop {
         nth: u64,
         op: Option<Op>,
-        /// For a fault that happens once in this process: whether it has happened.
+        /// For a fault that happens only once in this process: true when the fault has happened.
         once: Option<Arc<AtomicBool>>,
     },
     Refuse {

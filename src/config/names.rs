@@ -25,5 +25,5 @@ pub const VERBS_PATHS: [(&str, u64); 4] = [("staged", 1 << 2), ("nic", 1 << 4), 
 /// Words of `GDRFAB_HMEM`, in the order of the interfaces' numbers from 1.
 pub const HMEM_WORDS: [&str; 5] = ["cuda", "rocr", "ze", "neuron", "synapseai"];
 
-/// Length of the longest message that travels through a ring of the shm provider, whatever the settings.
+/// Largest length in bytes of a message that travels through a ring of the shm provider, whatever the settings.
 pub const RING_MOST: usize = 8192;

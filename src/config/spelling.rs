@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Finds mistyped variables: names that are nearly those of the library. A mistyped variable has no effect, which goes
-//! unnoticed.
+//! Finds mistyped variables: names that are nearly those of the library. Nobody would notice a mistyped variable,
+//! because it has no effect.
 
 use super::names::SECURITY;
 use super::table::VARIABLES;
@@ -9,7 +9,8 @@ use super::table::VARIABLES;
 const OTHERS: [&str; 3] = ["GDRFAB_NCCL_", "GDRFAB_NIXL_", "GDRFAB_FAKE"];
 /// Largest number of wrong letters of a mistyped name.
 const MAX_DISTANCE: usize = 2;
-/// Shortest beginning of a name that is recognised as this name: "GDRFABTCPKEY".
+/// Number of letters from which the beginning of a name counts as the name mistyped: "GDRFABTCPKEY" is such a
+/// beginning.
 const MIN_PREFIX: usize = 12;
 
 /// True if the name is neither the library's nor a plugin's.

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The variables: what each may be, its default, and its help.
+//! The table of the variables: the values that each may have, its default, and its help.
 
 use super::names::{RING_MOST, SETS, SHM_PATHS, TCP_PATHS, TCP_SECURITY, VERBS_PATHS};
 use super::value::Kind;
 
-/// One variable, for listings.
+/// One variable, as checks and listings need it.
 pub struct Variable {
     pub name: &'static str,
     /// The values that it may have.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The values that a variable may have, as words and as a check.
+//! The types of the variables' values: a check of each value, and the words that tell a user the valid ones.
 
 use super::faults;
 use super::names::HMEM_WORDS;
@@ -28,7 +28,7 @@ pub enum Kind {
     Faults,
 }
 
-/// Longest path of a directory, so that the path of a socket in it fits into an address.
+/// Largest length of the path of a directory, so that the path of a socket in it fits into an address.
 const DIRECTORY_MOST: usize = 60;
 
 /// The users that may connect.

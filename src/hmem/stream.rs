@@ -32,7 +32,7 @@ pub trait Stream: Send {
     }
 
     /// Like `post_all`, for thousands of copies. `reached`: kernels of the device can access both sides of every copy.
-    /// A `name` other than 0 has never been used in this stream before. By this name, `post_again` can repeat the list.
+    /// A `name` other than 0 must be new to this stream; by this name, `post_again` can repeat the list.
     ///
     /// # Safety
     /// As for `post`, for each copy.

@@ -52,7 +52,7 @@ pub struct Copier {
     /// The eventfd that wakes the sleeping helper.
     wake_fd: OwnedFd,
     /// The kernel kills the helper when this socket is closed, which happens at the latest when this process ends.
-    /// `None`: closed to kill the helper.
+    /// `None`: this process has closed the socket to kill the helper.
     lifeline: Mutex<Option<OwnedFd>>,
     /// A pidfd of the helper, which shows this process and peers when the helper has ended. `None` on kernels without
     /// pidfds.
@@ -321,7 +321,8 @@ impl Copier {
     /// `copying_device` is the device that shall copy.
     pub fn import(&'static self, iface: Iface, offer: &Offer<'_>, copying_device: Option<u32>) -> Result<Import> {
         let up = super::get(iface)?;
-        // Any device that was opened before will do. Asking the driver which devices are in use is not allowed here.
+        // Without a choice of the caller, any device that was opened before will do, because this file must not ask the
+        // driver which devices are in use.
         let copying_device =
             copying_device.or_else(|| self.opened_devices.lock().iter().find(|site| site.iface == iface).map(|site| site.device));
         let copying_id = copying_device.map(|device| device_id(Site { iface, device })).transpose()?;
@@ -335,8 +336,8 @@ impl Copier {
         let answer = self.request(&request, offer.fd.as_slice(), DRIVER_TIMEOUT)?;
         let device = up.devices().iter().position(|f| f.id == answer.device).map(|d| d as u32).or(copying_device).unwrap_or(0);
         let undo = move || {
-            // The answer is not waited for. If the helper has ended, its mappings are gone too; if its socket is full,
-            // it keeps this one.
+            // The answer is not waited for. If the helper has ended, its mappings are gone too. If its socket is full,
+            // the helper keeps this mapping.
             if let Some(_requests) = self.requests.try_lock_for(Duration::from_millis(config::get().close_ms)) {
                 let _ = socket::send(self.socket.as_fd(), &Request::of(RequestKind::Unmap, answer.number).encode(), &[]);
             }

@@ -14,7 +14,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 /// An event is recorded after every fourth copy if more copies follow, so that a long queue reports its first copies
-/// before the last one is done. Copies behind the last event are found done by asking the stream itself.
+/// before the last one is done. A query of the stream itself shows when the copies behind the last event are done.
 const EVENT_EVERY: u64 = 4;
 /// Bytes after which an event is recorded, whatever the number of copies.
 const EVENT_BYTES: usize = 256 << 10;
@@ -39,7 +39,7 @@ unsafe fn begin(driver: &Driver, stream: CUstream, dir: Dir, to: u64, from: u64,
     }
 }
 
-/// Starts one copy with one driver call.
+/// The driver call of [`begin`]. It fails for host memory that only `start_parts` can copy.
 ///
 /// # Safety
 /// As for [`begin`].
@@ -57,7 +57,8 @@ unsafe fn start(driver: &Driver, stream: CUstream, dir: Dir, to: u64, from: u64,
             driver.check("cuMemcpyDtoHAsync", status)
         }
         Dir::Within => {
-            // This call finds out which side is where, because memory pinned on the host counts as the driver's too.
+            // In this call the driver itself finds out where each side lies, because pinned host memory counts as the
+            // driver's memory too.
             // SAFETY: the caller of `begin` promises that both sides stay valid until the copy is done.
             let status = unsafe { driver.cuMemcpyAsync(to, from, len, stream) }?;
             driver.check("cuMemcpyAsync", status)
@@ -194,7 +195,7 @@ struct CudaStream {
     /// True until the driver refuses to take several copies in one call.
     batches: bool,
     device: u32,
-    /// True until a kernel for lists could not be used.
+    /// True until a launch of the kernel for lists fails.
     kernels: bool,
     slabs: Slabs,
 }
@@ -361,7 +362,7 @@ impl Stream for CudaStream {
         }
         let core = self.core.clone();
         let _current = core.driver.enter(self.context)?;
-        // SAFETY: the caller says so of the copies that were posted under this name: both sides stay until the stream has passed.
+        // SAFETY: the caller says that both sides of each copy of the list stay until the stream has passed it.
         if let Err(e) = unsafe { core.relaunch(self.device, self.stream, &mut self.slabs, name, self.posted + 1) } {
             crate::log!(Info, "cuda: lists go without a kernel: {e}");
             self.kernels = false;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `Core`: the CUDA driver and everything that the library remembers about it. The other files of this directory work
-//! on it.
+//! `Core`: the CUDA driver and everything that the library remembers about it. The other files of this directory add
+//! methods to `Core`.
 
 use super::driver::Driver;
 use crate::error::Result;

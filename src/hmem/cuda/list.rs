@@ -28,12 +28,13 @@ const MIN_UNITS: usize = 4 << 10;
 /// Lists that a stream keeps for repeated launches, and the largest number of units of such a list.
 const CACHED_LISTS: usize = 16;
 const CACHED_LIST_UNITS: usize = 32 << 10;
-/// Pinned memory, in units, that a list to be kept may occupy. Units are only counted while they are written.
+/// Largest slab, in units, for a list that is to be kept. The slab may be larger than the list, because the number of
+/// units is not known before they are written.
 const CACHED_LIST_ROOM: usize = 2 * CACHED_LIST_UNITS;
 /// Pinned memory of a stream, in units (32 MiB), above which idle slabs are returned to the driver.
 const MAX_IDLE_UNITS: usize = (32 << 20) / size_of::<Unit>();
 
-/// The part of a copy that one group of threads makes. The kernel knows this layout.
+/// The part of a copy that one group of threads makes at a time. The kernel (`list.ptx`) reads this layout.
 #[repr(C)]
 #[derive(Clone, Copy)]
 struct Unit {
@@ -101,7 +102,8 @@ impl Slabs {
         Slabs { core: core.clone(), all: Vec::new() }
     }
 
-    /// Takes a slab with room for `units` that no launch uses. A list that is to be kept gets no large slab.
+    /// The index of an idle slab with room for `units` units; a new one is allocated if there is none. A list that is
+    /// to be kept gets no large slab.
     fn take(&mut self, units: usize, done: u64, name: u64) -> Result<usize> {
         while let Some(i) = surplus(&self.all, done) {
             self.give_back(i);
@@ -119,7 +121,8 @@ impl Slabs {
         Ok(self.all.len() - 1)
     }
 
-    /// Keeps the list in a slab under a name. If there are too many, the one that was named first is dropped.
+    /// Keeps the list in a slab under a name. If there are already `CACHED_LISTS` lists, the list with the smallest
+    /// name, which is the oldest, is dropped.
     fn cache(&mut self, at: usize, name: u64) {
         if self.all.iter().filter(|s| s.name != 0).count() >= CACHED_LISTS
             && let Some(old) = self.all.iter_mut().filter(|s| s.name != 0).min_by_key(|s| s.name)
@@ -235,7 +238,7 @@ impl Core {
     pub fn reaches(&self, device: u32, addr: u64, len: u64) -> bool {
         let Ok(context) = self.primary(device) else { return false };
         let Ok(_current) = self.driver.enter(context) else { return false };
-        // Memory of another context is left to the driver's copies.
+        // The driver's own copies handle memory of another context.
         let ours = |at: u64| {
             let host = matches!(self.driver.pointer(pointer::MEMORY_TYPE, at), Ok(driver::MEMORY_TYPE_HOST));
             let owner = self.driver.pointer(pointer::CONTEXT, at).unwrap_or(0);

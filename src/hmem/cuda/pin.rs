@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Pinned host memory. The driver pins a page only once, so callers that need memory which this library has pinned
-//! already share the pin, and the last of them unpins.
+//! Pinned host memory. The driver pins a page only once, so callers share a pin that this library already has, and the
+//! last of them unpins.
 
 use super::core::{Core, PinnedRange};
 use super::driver::{self, pointer};

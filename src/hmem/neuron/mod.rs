@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! AWS Neuron, by its runtime `libnrt`.
 //!
-//! The application owns the runtime: this library never initialises it, and before the application's `nrt_init` every
-//! call reports that. The runtime cannot tell whose memory an address is, so an address counts as Neuron's in three
-//! cases:
+//! The application owns the runtime: this library never initialises the runtime, and before the application's
+//! `nrt_init` every call fails with words that say so. The runtime cannot tell whose memory an address is, so an
+//! address counts as Neuron's in three cases:
 //! 1. [`Interface::alloc`] made it: a tensor, with an identity of its own;
 //! 2. it lies in device memory that the runtime has mapped here (`nrt_get_hbm_mmap_va`): the allocation is then the
 //!    whole mapped memory, with identity 0;
-//! 3. a runtime without that call exports a dma-buf of its page: the allocation is then that page and everything that can
-//!    be exported with it, with identity 0.
+//! 3. a runtime without that call exports a dma-buf of the address's page: the allocation is then that page and
+//!    everything behind it that can be exported with it, with identity 0.
 //!
 //! The address of foreign memory (cases 2 and 3) does not tell the core that owns the memory, so the core is reported
 //! as 0; no copy needs the core.
@@ -67,8 +67,8 @@ impl Neuron {
         self.tensors.read().iter().find(|t| t.range.holds(addr, len)).map(f)
     }
 
-    /// The allocations that `[addr, addr+len)` lies in: tensors of this library, or foreign memory, but not both.
-    /// Behind a tensor lies mapped memory that may be the runtime's own.
+    /// The allocations that `[addr, addr+len)` lies in: tensors of this library, or foreign memory, but not both. A
+    /// range with both is refused, because the mapped memory behind a tensor may be the runtime's own.
     fn pieces(&self, addr: u64, len: u64) -> Result<Vec<Allocation>> {
         let list = super::span(self, addr, len)?;
         match list.iter().any(|a| a.id == 0) && list.iter().any(|a| a.id != 0) {
@@ -77,6 +77,8 @@ impl Neuron {
         }
     }
 
+    /// Copies `len` host bytes at `from` to device memory at `to`.
+    ///
     /// # Safety
     /// `from` is readable for `len` bytes.
     unsafe fn write(&self, to: u64, from: u64, len: usize) -> Result<()> {
@@ -94,6 +96,8 @@ impl Neuron {
         self.runtime.check("nrt_memcpy_to_device", status)
     }
 
+    /// Copies `len` bytes of device memory at `from` to the host at `to`.
+    ///
     /// # Safety
     /// `to` is writable for `len` bytes.
     unsafe fn read(&self, from: u64, to: u64, len: usize) -> Result<()> {

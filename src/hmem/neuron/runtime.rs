@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! libnrt: its functions, its status codes, and what it reports about memory that others allocated.
+//! libnrt: its functions, its status codes, and its answers about memory that others allocated.
 
 use crate::error::{Error, Result, errno};
 use crate::sys::dl::{Library, entry_points};
@@ -43,7 +43,7 @@ const NRT_UNINITIALIZED: c_int = 13;
 const NRT_CLOSED: c_int = 14;
 const NRT_EXEC_NC_BUSY: c_int = 1005;
 
-/// Bytes that fit into any pipe at once.
+/// Bytes of one step through a pipe, which any pipe has room for.
 const PIPE_PIECE: usize = 4096;
 /// Number of pages after which the search for the end of foreign memory stops.
 const MOST_PAGES: u64 = 1 << 28;
@@ -153,7 +153,8 @@ impl Runtime {
         Ok(Range { base: addr as u64, len: len as u64 })
     }
 
-    /// The mapped memory that `addr` lies in. The outer `None`: the runtime cannot tell what is mapped.
+    /// The mapped memory that `addr` lies in. Inner `None`: `addr` lies in no mapped memory. Outer `None`: the runtime
+    /// cannot tell.
     fn mapped(&self, addr: u64) -> Option<Option<Range>> {
         if !self.nrt.has("nrt_get_hbm_mmap_va") {
             return None;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Copies by the HSA runtime, either blocking or ordered by signals.
 //!
-//! Agents access memory of a pool at its own address, and locked host memory at the address that the lock returned. Any
-//! other host memory is locked by the runtime for the duration of one blocking copy. This code cannot lock it for each
-//! copy: an unlock names an address without a length, and could undo another user's lock.
+//! Agents access memory of a pool at its own address, and locked host memory at the address that the lock returned. The
+//! runtime locks any other host memory for the duration of one blocking copy. This file does not lock memory for each
+//! copy, because an unlock names an address without a length, and could undo another user's lock.
 
 use super::super::chain::{CopyArgs, Engine, Started};
 use super::super::{Dir, Kind};
@@ -168,8 +168,8 @@ impl Engine for Signals {
     }
 
     fn release_waiters(&mut self, mark: Signal) {
-        // Waiting copies wait for 0 and would never see it after a failure. They may run now: their results are
-        // ignored.
+        // Copies that wait for this signal wait for 0, which a failed copy never stores. They may run now, because
+        // nobody uses their results.
         // SAFETY: a signal of `new_mark`.
         let _ = unsafe { self.shared.hsa.hsa_signal_store_screlease(mark, 0) };
     }

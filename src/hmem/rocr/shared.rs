@@ -88,7 +88,8 @@ impl Shared {
             }
             // The runtime finds the owner of such memory itself when it copies.
             (POINTER_GRAPHICS | POINTER_IPC, owner) => (Kind::Imported, owner.unwrap_or(0)),
-            // A kind of a later runtime, such as a reserved address: not known to be memory.
+            // A kind that only later runtimes have, such as a reserved address. Such an address does not count as
+            // memory.
             _ => return Ok(None),
         };
         let len = info.len as u64;
@@ -116,7 +117,7 @@ impl Shared {
     }
 
     pub(super) fn detach(&self, base: u64) {
-        // The entry goes before the call, because a detached address may be given to another import at once.
+        // The entry is removed before the call, because a detached address may be given to another import at once.
         let mut imports = self.imports.lock();
         if let Some((_, times)) = imports.get_mut(&base) {
             *times -= 1;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Identities of allocations. The HSA runtime has none, but it calls back when memory is freed. An allocation that was
-//! seen once gets a number and is remembered until that callback; meanwhile its address needs no query of the runtime.
+//! Identities of allocations. The HSA runtime has none, but it calls back when memory is freed. An allocation gets a
+//! number when it is first seen, and is remembered until that callback. Until then, the library answers for its address
+//! without a query of the runtime.
 
 use super::super::Allocation;
 use super::driver::{Hsa, STATUS_SUCCESS};
@@ -12,14 +13,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 struct Entry {
     allocation: Allocation,
-    /// The callback is known to be registered for this very allocation, so the entry may be used.
+    /// True if the callback is known to be registered for this very allocation. Only then may the entry be used.
     confirmed: bool,
 }
 
 /// Known allocations by first address. The runtime's callback takes this lock, so no other lock is taken under it.
 static KNOWN: Mutex<BTreeMap<u64, Entry>> = Mutex::new(BTreeMap::new());
-/// Held while an allocation is registered, because two threads would remove each other's entry. The runtime is called
-/// under this lock, and calls back without holding a lock of its own.
+/// Held while an allocation is registered, because otherwise two threads could remove each other's entry. The runtime
+/// is called under this lock, and calls back without holding a lock of its own.
 static REGISTERING: Mutex<()> = Mutex::new(());
 static LAST_ID: AtomicU64 = AtomicU64::new(0);
 

@@ -2,8 +2,8 @@
 //! libSynapse: finds the devices that the application acquired and their memory, and copies.
 //!
 //! Gaudi's DMA accesses host memory only where it is mapped for the device. Copies therefore go through a host buffer
-//! of this library, and the device never accesses the caller's memory, not even late. The buffer is not made by
-//! `synHostMalloc`, because that memory would vanish when the application releases the device.
+//! of this library, and the device never accesses the caller's memory, not even by a copy that ends late. The buffer is
+//! not made by `synHostMalloc`, because that memory would vanish when the application releases the device.
 
 use crate::error::{Error, Result, errno};
 use crate::hmem::Dir;
@@ -32,7 +32,7 @@ entry_points! {
     }
 }
 
-/// `synDeviceInfoV2`, with room for later versions.
+/// `synDeviceInfoV2`, with room for fields of later versions.
 #[repr(C)]
 pub struct Info {
     sram_base: u64,
@@ -173,7 +173,7 @@ impl Synapse {
         match find(&known) {
             Some(found) if self.query(found.device) == Some(found) => Some(found),
             None if !known.is_empty() => None,
-            // Either no device was acquired so far, or this one was released since, and perhaps acquired again.
+            // The known pools are out of date: a device was acquired since, or released, and perhaps acquired again.
             _ => find(&self.pools()),
         }
     }

@@ -38,7 +38,7 @@ const DONT_CARE: c_int = 4;
 /// The only flags that the kernel driver accepts.
 const EXPORT_FLAGS: u32 = (libc::O_RDWR | libc::O_CLOEXEC) as u32;
 
-/// The device that is open for memory of this library.
+/// The device that is open for memory of this library, and the number of its blocks.
 #[derive(Default)]
 struct OwnDevice {
     fd: Option<c_int>,
@@ -174,7 +174,7 @@ impl Thunk {
         }
     }
 
-    /// A device serves only one process, so it is closed when it is not needed.
+    /// Closes the device if no block is left, because a device serves only one process.
     fn release_if_unused(&self, own_device: &mut OwnDevice) {
         if let (0, Some(fd)) = (own_device.blocks, own_device.fd) {
             own_device.fd = None;

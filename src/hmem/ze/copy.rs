@@ -80,7 +80,7 @@ impl Engine for Events {
                 pool
             }
         };
-        // The scope makes copied bytes visible to the host once it sees the event.
+        // This scope makes the copied bytes visible to the host when the host sees the event.
         let desc = EventDesc { head: Head::new(STYPE_EVENT_DESC), index: self.used, signal: EVENT_SCOPE_FLAG_HOST, wait: 0 };
         let mut event = Handle::NULL;
         // SAFETY: a pool with room at this index.

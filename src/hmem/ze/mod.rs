@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Intel GPUs, by Level Zero.
 //!
-//! This library has one context of its own per driver. Intel's driver knows the memory of all contexts in each of them.
-//! The specification allows another driver to answer "unknown" for memory of the caller's contexts; such memory is then
-//! foreign here.
+//! This library has one context of its own per driver. Intel's driver knows the memory of all contexts, whichever
+//! context is asked. The specification allows another driver to answer "unknown" for memory of the caller's contexts;
+//! such memory then does not count as memory of a device here.
 //!
 //! Level Zero keeps ownership of the file descriptors that it returns, so this library passes on duplicates.
 //!

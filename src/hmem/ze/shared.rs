@@ -73,7 +73,8 @@ impl Shared {
         Ok((base as u64, len as u64))
     }
 
-    /// This library's number of a device. An allocation may name a tile; then its root device counts.
+    /// This library's number of a device. The driver may name a tile as the device of an allocation; then the tile's
+    /// root device counts.
     pub(super) fn number(&self, device: Handle, context: Handle) -> u32 {
         let find = |handle| self.devices.iter().position(|d| d.handle == handle);
         let root = || {
@@ -127,7 +128,7 @@ impl Shared {
     }
 
     pub(super) fn close(&self, context: Handle, base: u64) {
-        // The entry goes before the call, because a closed address may be given to another import at once.
+        // The entry is removed before the call, because a closed address may be given to another import at once.
         let mut imports = self.imports.lock();
         if let Some((_, times)) = imports.get_mut(&base) {
             *times -= 1;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Allocation whose size a caller or a peer decides. If memory runs out, such an allocation fails with -ENOMEM, where
-//! one of the standard library ends the process. `tests/growth.rs` finds the places where a collection grows without
-//! it.
+//! one of the standard library ends the process. `tests/growth.rs` finds the places where a collection grows in another
+//! way.
 
 use crate::error::Result;
 use crate::reserve::{NONE_LEFT, enough, is_ours};

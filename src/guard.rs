@@ -87,8 +87,8 @@ pub fn hold<T>(otherwise: impl FnOnce(c_int) -> T, f: impl FnOnce() -> T) -> T {
     }
 }
 
-/// Only in the build for c-tests/process/panics.c. GDRFAB_PANIC=n: the n-th `hold` of this thread since the variable was set
-/// panics.
+/// Only in the build for c-tests/process/panics.c. With GDRFAB_PANIC=n, the n-th `hold` of this thread since the
+/// variable was set panics.
 #[cfg(gdrfab_panic)]
 fn panic_on_demand() {
     thread_local! {
@@ -118,7 +118,8 @@ extern "C" fn panicked(panic: Box<dyn Any + Send>) -> c_int {
     -errno::ENOTRECOVERABLE
 }
 
-/// Called before a call that may allocate. 0: it may begin. -ENOMEM: memory has run out, and the call does nothing.
+/// Decides whether a call that may allocate begins. 0: the call begins. -ENOMEM: memory has run out, and the call does
+/// nothing.
 #[inline(always)]
 pub fn begin() -> c_int {
     if reserve::is_low() { begin_if_enough() } else { 0 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Signals. The library must not cause any: the kernel sends some along with a failed system call. And a thread of the
-//! library must not take the program's signals.
+//! Keeps the library's signals from the program, and the program's from the library: a signal that the kernel sends
+//! along with a failed system call is taken back, and no thread of the library takes a signal of the program.
 
 use libc::{c_int, sigset_t};
 use std::mem::MaybeUninit;

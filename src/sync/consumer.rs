@@ -25,8 +25,8 @@ pub struct Consumer<S> {
 /// The message at the head of the ring. `finish` returns its lines to the producer.
 pub struct Message<'a, S> {
     of: &'a mut Consumer<S>,
-    /// The header that the sender passed to `write`: for bytes out of line, too, it counts the bytes, and neither the
-    /// words for their place and length nor the flag.
+    /// The header that the sender passed to `write`. For bytes out of line, too, the header counts the bytes; the two
+    /// words for place and length are not counted, and the flag is cleared.
     pub header: Header,
     lines: usize,
     out_of_line: Option<Span>,

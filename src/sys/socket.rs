@@ -13,7 +13,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
-/// Descriptors that one packet may carry.
+/// Descriptors that a packet of this library may carry.
 pub const MAX_FDS: usize = 4;
 /// Descriptors that a peer may put into one packet (SCM_MAX_FD). A receive has room for all of them, because the kernel
 /// closes the others inside the receiving call.
@@ -128,7 +128,7 @@ pub fn send(fd: BorrowedFd<'_>, packet: &[u8], fds: &[BorrowedFd<'_>]) -> Result
         match rustix::net::sendmsg(fd, &[IoSlice::new(packet)], &mut control, SendFlags::NOSIGNAL | SendFlags::DONTWAIT) {
             Ok(_) => return Ok(true),
             Err(rustix::io::Errno::AGAIN) => return Ok(false),
-            // Worth another attempt, because a lost wake-up would leave the peer asleep.
+            // Another attempt is made, because a lost wake-up would leave the peer asleep.
             Err(rustix::io::Errno::INTR | rustix::io::Errno::NOBUFS | rustix::io::Errno::NOMEM) if left > 0 => {}
             Err(e) => return Err(Error::os("sending to the peer", e)),
         }

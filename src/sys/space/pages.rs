@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Remembers, for about 100 ms, which pages of another process the kernel's page map has shown to be present. A copy
-//! would wait in the kernel for a missing page: of userfaultfd memory, or of a file served by FUSE or by an unreachable
-//! server.
+//! Remembers, for about 100 ms, which pages of another process were present, as the kernel's page map or a fault by
+//! `populate.rs` has shown. A copy would wait in the kernel for a missing page: of userfaultfd memory, or of a file
+//! served by FUSE or by an unreachable server.
 
 use super::call::Attach;
 use crate::sys::cancel::raw;
@@ -89,6 +89,7 @@ impl PresentPages {
         range.within(span) & !self.of_span(span, how, now) == 0
     }
 
+    /// Stores the state of a span. The table doubles, up to `MOST` entries, while another fresh span has the same slot.
     fn learn(&mut self, fact: SpanState) {
         if self.0.is_empty() {
             self.0.resize(FIRST, SpanState::default());
@@ -176,6 +177,7 @@ impl PresentPages {
     }
 }
 
+/// The state of a span whose entries of the page map are `entries`; number and time are 0.
 fn bits(entries: &[u64]) -> SpanState {
     let mut fact = SpanState::default();
     for (i, entry) in entries.iter().enumerate().filter(|(_, entry)| *entry & PRESENT != 0) {

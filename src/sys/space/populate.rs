@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Threads that wait, in place of the library's callers, until missing pages of another process have come. Such a
 //! thread touches no buffer: the kernel faults the pages in, and then finds no local memory to copy to. A thread whose
-//! pages never come stays until the kernel releases it; others serve other processes. There is at most one thread per
-//! process, and idle threads end soon.
+//! pages never come stays until the kernel releases it; others serve other processes. At most one thread works for each
+//! other process, and idle threads end soon.
 
 use super::call::{Attach, Piece, attach, piece};
 use super::guard::Guard;
@@ -22,7 +22,7 @@ const IDLE: Duration = Duration::from_secs(1);
 /// Time limit for the lock: a child of fork() may find it held by a thread that the child does not have.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Pages to fault in, and whether the thread has finished with them.
+/// The pages of one process that a thread has to fault in.
 pub struct PageRequest {
     pid: i32,
     tid: i32,
@@ -37,11 +37,12 @@ impl PageRequest {
         Arc::new(PageRequest { pid, tid, guard, how, ranges, over: AtomicBool::new(false) })
     }
 
-    /// True if the pages have come, or never can: a copy of them does not wait any more.
+    /// True if the pages have come, or never can come. A copy of them no longer waits in either case.
     pub fn is_finished(&self) -> bool {
         self.over.load(Ordering::Acquire)
     }
 
+    /// Faults the pages in, and waits for them in the kernel.
     fn fetch(&self) {
         let mut word = self.guard.word.to_ne_bytes();
         // SAFETY: the word outlives the calls.
@@ -74,6 +75,7 @@ fn untouchable_memory() -> usize {
     })
 }
 
+/// The threads, and the requests that they work on or have to begin.
 struct Pool {
     /// The process whose threads these are.
     of: i32,
@@ -92,7 +94,8 @@ impl Pool {
 static POOL: Mutex<Pool> = Mutex::new(Pool::new(0));
 static WORK_ARRIVED: Condvar = Condvar::new();
 
-/// Passes a request to a thread. False: the previous request for that process is not finished.
+/// Passes a request to an idle thread or a new one. False: the previous request for that process is not finished, or
+/// the lock was not free in time.
 pub fn submit(request: &Arc<PageRequest>) -> Result<bool> {
     let Some(mut pool) = POOL.try_lock_for(LOCK_TIMEOUT) else { return Ok(false) };
     if pool.of != process::pid() {
@@ -117,6 +120,7 @@ pub fn submit(request: &Arc<PageRequest>) -> Result<bool> {
     })
 }
 
+/// The body of a thread: works on requests until none has come for `IDLE`.
 fn run(first: Arc<PageRequest>) {
     let mut next = Some(first);
     while let Some(request) = next {

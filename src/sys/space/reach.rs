@@ -99,6 +99,7 @@ impl Reach {
         true
     }
 
+    /// Records that the guard and the pages of the ranges were present just now.
     fn note(&mut self, how: Attach, ranges: &[(u64, usize)]) {
         let now = time::ticks();
         self.guarded = now;

@@ -209,7 +209,7 @@ impl Error {
         Error::new(n, format!("{doing}: {}", errno::words(n)))
     }
 
-    /// The same error with the caller's purpose put before the words.
+    /// The same error, with the purpose of the caller (`doing`) before the words.
     #[cold]
     #[inline(never)]
     pub fn context(mut self, doing: impl fmt::Display) -> Self {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Log lines. They go to one sink, which is chosen at run time, and only if `GDRFAB_LOG` or the caller asks for them.
-//! Logging never panics, and a line that cannot be written is lost.
+//! Log lines, which are written only if `GDRFAB_LOG` or the caller asks for them. All lines go to one sink, chosen at
+//! run time. Logging never panics, and a line that cannot be written is lost.
 
 use crate::{environment, signals};
 use parking_lot::RwLock;

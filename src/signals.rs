@@ -84,8 +84,8 @@ pub fn without_signal(call: impl FnOnce() -> isize) -> std::io::Result<usize> {
     result
 }
 
-/// Takes one pending signal. The kernel delivers a thread's own signal before one of the process, which would be the
-/// program's.
+/// Takes one pending signal. The kernel delivers a signal of the thread before a signal of the process, so a signal
+/// that the program was sent stays pending.
 fn take_pending(signal: c_int) {
     let mut one = empty_set();
     let at_once = libc::timespec { tv_sec: 0, tv_nsec: 0 };

@@ -36,7 +36,7 @@ const DIRECTORY_MOST: usize = 60;
 pub enum Users {
     #[default]
     Same,
-    /// This process's user and these.
+    /// This process's user and the listed users.
     These(Vec<u32>),
     /// Every user who may open the socket's path.
     Path,

@@ -63,7 +63,7 @@ pub struct Chain<E: Engine> {
     engine: ManuallyDrop<E>,
     /// Marks of copies not yet known to be done, oldest first.
     flying: VecDeque<E::Mark>,
-    /// Mark of the last copy known to be done. It is not reused yet, because the next copy may not have read it.
+    /// Mark of the last copy known to be done. The mark is not reused yet, because the next copy may not have read it.
     last_done: Option<E::Mark>,
     free: Vec<E::Mark>,
     posted: u64,

@@ -36,7 +36,7 @@ impl Iface {
     }
 }
 
-/// The kind of an allocation. It decides which exports and copies are possible.
+/// The kind of an allocation, on which the possible exports and copies depend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 #[repr(u32)]
 pub enum Kind {

@@ -35,7 +35,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 pub use stream::Stream;
 
-/// The opened interfaces. They are never closed: streams and imports of unknown lifetime refer to them.
+/// The opened interfaces. No interface is ever closed, because streams and imports of unknown lifetime refer to it.
 static UP: [OnceLock<&'static dyn Interface>; 6] = [const { OnceLock::new() }; 6];
 /// The process that opened each interface.
 static OPENERS: [AtomicU64; 6] = [const { AtomicU64::new(0) }; 6];

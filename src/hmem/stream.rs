@@ -54,8 +54,8 @@ pub trait Stream: Send {
         Ok(None)
     }
 
-    /// The number of the last copy that is done; all copies before it are done too. An error ends the stream: posted
-    /// copies that were not reported as done are lost, and no longer access memory.
+    /// The number of the last copy that is done. All copies with smaller numbers are done too. An error ends the
+    /// stream: posted copies that were not reported as done are lost, and no longer access memory.
     fn done(&mut self) -> Result<u64>;
 
     /// Prevents posted copies that have not begun from beginning, if the stream can do that; a stream that cannot

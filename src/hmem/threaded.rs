@@ -18,7 +18,7 @@ type Work<'a> = Box<dyn FnOnce() + Send + 'a>;
 /// their order.
 type Job = (Work<'static>, Sender<Infallible>);
 
-/// The thread that calls the driver. It ends when the last `Worker` is dropped.
+/// The thread that calls the driver. The thread ends when the last `Worker` is dropped.
 #[derive(Clone)]
 struct Worker(Arc<Mutex<Sender<Job>>>);
 

@@ -39,6 +39,7 @@ pub struct Attr<'a> {
     pub offset: u64,
     pub requested_key: u64,
     pub policy: PathPolicy,
+    /// Peers have to report their writes to the region.
     pub event: bool,
 }
 

@@ -90,7 +90,7 @@ mod tests {
 
     #[test]
     fn the_hash_is_that_of_its_authors() {
-        // Their test vectors: key 00 01 … 0f, message 00 01 … 06.
+        // The test vectors of SipHash's authors: key 00 01 … 0f, message 00 01 … 06.
         let key = [0x0706_0504_0302_0100, 0x0f0e_0d0c_0b0a_0908];
         assert_eq!(siphash_2_4(key, 0x0006_0504_0302_0100).to_le_bytes(), [0x37, 0xd1, 0x01, 0x8b, 0xf5, 0x00, 0x02, 0xab]);
     }

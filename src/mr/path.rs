@@ -30,7 +30,7 @@ impl Paths {
     /// Every path, fastest first.
     pub const ALL: [Paths; 8] =
         [Paths::DIRECT, Paths::IPC, Paths::NIC, Paths::DMABUF, Paths::PEER_MEM, Paths::CMA, Paths::SOCKET, Paths::STAGED];
-    /// Their names, in the order of the bits.
+    /// The names of the paths, in the order of the bits.
     pub const WORDS: [&str; 8] = ["direct", "cma", "staged", "ipc", "nic", "dmabuf", "peer-mem", "socket"];
 
     /// The fastest of the set.

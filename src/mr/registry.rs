@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The regions of a domain, in slots with generations. They are found by handle, by a peer's key, or by an operation's
-//! descriptor.
+//! The regions of a domain, in slots with generations. A region is found by handle, by a peer's key, or by an
+//! operation's descriptor.
 //!
 //! Closing a region has three steps in every provider: `shut`, after which the region is neither found nor entered; a
 //! bounded wait, without the domain's lock, for its users, whom the provider knows ([`wait_until`]); and `remove`.

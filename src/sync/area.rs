@@ -143,6 +143,7 @@ impl Outgoing {
 #[derive(Default)]
 pub struct Incoming {
     head: u64,
+    /// The position that the writer can see.
     published: u64,
 }
 

@@ -4,8 +4,8 @@
 //! The initiator claims chunks from the front and the helper from the back, each by compare-and-swap on one word. Thus
 //! each chunk is copied by exactly one of them, and either can stop the other from starting a new one. A rendezvous
 //! message is the case of one chunk that only the receiver copies: the sender cancels by claiming the chunk itself. The
-//! word contains the slot's generation, so a message about an operation that has ended cannot claim a chunk of the
-//! next.
+//! claim word contains the slot's generation, so a message about an operation that has ended cannot claim a chunk of
+//! the next.
 
 use super::primitive::{AtomicU64, Ordering};
 

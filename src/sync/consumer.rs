@@ -18,6 +18,7 @@ pub struct Consumer<S> {
     /// A quarter of the ring's lines. The consumer returns lines to the producer when it has passed this many.
     quarter: u64,
     head: u64,
+    /// Number of lines that the consumer has returned to the producer.
     published: u64,
     area: Incoming,
 }
@@ -32,7 +33,7 @@ pub struct Message<'a, S> {
     out_of_line: Option<Span>,
 }
 
-/// The bytes of an out-of-line message. They stay in place until the area is returned up to position `end`.
+/// The bytes of an out-of-line message, which stay in place until the area is returned up to position `end`.
 pub struct OutOfLine {
     pub from: *const u8,
     pub len: usize,

@@ -48,7 +48,7 @@ pub fn barrier(fences: Fences) -> Result<()> {
 pub const PLACE_BITS: u32 = 20;
 const STEP: u64 = 1 << (PLACE_BITS + 1);
 
-/// The initiator's side: one per connection, used by one thread at a time.
+/// The initiator's side of the gate. Each connection has one, and one thread at a time uses it.
 #[derive(Debug)]
 pub struct Initiator {
     /// Number of copies so far, in steps of `STEP`.

@@ -20,8 +20,8 @@ pub mod watched {
     static LOOKS: atomic::AtomicU64 = atomic::AtomicU64::new(0);
     static ACT: OnceLock<fn()> = OnceLock::new();
 
-    /// Calls `act` just before a later load: with `looks` 1 before the next one, with 2 before the one after; 0 disarms
-    /// the hook. The `act` of the first call serves all later calls too.
+    /// Calls `act` once, just before load number `looks` from now on: 1 is the next load, and 0 means never. The `act`
+    /// of the first call serves all later calls too.
     pub fn arm(looks: u64, act: fn()) {
         ACT.get_or_init(|| act);
         LOOKS.store(looks, Ordering::Relaxed);

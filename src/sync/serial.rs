@@ -24,7 +24,7 @@ pub struct Promise(());
 impl Promise {
     /// # Safety
     /// An object that is opened with the promise is used by one call at a time: each call happens before the next, on
-    /// whatever thread. `GDRFAB_THREAD_DOMAIN` obliges the caller of `gdrfab_domain_open()` to that.
+    /// whatever thread. `GDRFAB_THREAD_DOMAIN` obliges the caller of `gdrfab_domain_open()` to make its calls so.
     pub const unsafe fn given() -> Promise {
         Promise(())
     }

@@ -10,7 +10,7 @@ use std::ptr::NonNull;
 /// Succeeds only for a library that the process has already loaded. libloading does not export this flag on Linux.
 const RTLD_NOLOAD: i32 = 4;
 
-/// A loaded library. It is never unloaded, because drivers leave threads and exit handlers behind.
+/// A loaded library. No library is ever unloaded, because drivers leave threads and exit handlers behind.
 pub struct Library {
     raw: std::mem::ManuallyDrop<Raw>,
     /// The name in `names` by which the library was found.

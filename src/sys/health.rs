@@ -42,7 +42,7 @@ pub struct Tally {
     /// Bytes that the peer's kernel has acknowledged.
     pub acked: u64,
     pub queued: u64,
-    /// Those of `queued` that the path or the peer does not let the kernel send yet.
+    /// The part of `queued` that the kernel has not sent, because the path or the peer does not let it yet.
     pub unsent: u64,
     /// Time with unacknowledged data, and the part of that time in which the window was full.
     pub busy_us: u64,
@@ -101,8 +101,8 @@ impl Health {
         let ago = |ms: u32| now.saturating_sub(u64::from(ms) * MS).max(1);
         let heard = ago(quiet_ms);
         self.unanswered = match unacked > 0 && repeats > 0 {
-            // The silence goes on. It began after the peer's last packet, because until something was sent there was
-            // nothing to answer.
+            // The silence goes on. The peer's last packet is older than the silence, because before the first
+            // unanswered packet the peer had nothing to answer.
             true if self.unanswered > heard => self.unanswered,
             // The pauses between retransmissions double, so the earlier pauses together took at least half as long as
             // this one, and the silence is at least that old.

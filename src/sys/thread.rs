@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Threads of the library. They block the program's signals: a program that reads SIGTERM from a signalfd, or whose
+//! Threads of the library, which block the program's signals: a program that reads SIGTERM from a signalfd, or whose
 //! handler ends a wait, must get the signal on one of its own threads. If memory runs out, starting a thread fails,
 //! where the standard library would end the process.
 
@@ -17,7 +17,7 @@ const PROBE_BYTES: usize = 64 << 10;
 
 type Body = Box<dyn FnOnce() + Send>;
 
-/// A thread. It continues if its handle is dropped without `join`.
+/// A handle of a thread. The thread continues if the handle is dropped without `join`.
 pub struct Handle(Option<libc::pthread_t>);
 
 /// The exit value of a thread that has panicked.

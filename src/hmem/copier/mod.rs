@@ -33,14 +33,14 @@ use wire::{ANSWER_BYTES, Answer, HELLO, Request, RequestKind, decode_answer};
 const PROGRAM: &str = "gdrfab-copier";
 /// Time limit for an answer that may open a driver, which takes seconds.
 const DRIVER_TIMEOUT: Duration = Duration::from_secs(60);
-/// Time limit for an answer that opens no driver. It also bounds the close of an endpoint.
+/// Time limit for an answer that opens no driver, and thus for the close of an endpoint.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(10);
 /// Time limit for the kernel to end the killed helper.
 const KILL_TIMEOUT_MS: u64 = 2000;
 /// Number of polls without progress after which this process checks whether the helper still lives.
 const POLLS_PER_CHECK: u32 = 1 << 14;
 
-/// The helper process that copies for this one. It ends with this process.
+/// The helper process that copies for this one, and ends when this process ends.
 ///
 /// The helper serves no other process, so this process may kill it when it does not answer; a copy that the helper
 /// still makes would never be reported as done anyway. The kernel reports the end of the helper only after the driver
@@ -137,8 +137,8 @@ impl Copier {
         }
         let held = fd::hold_standard();
         let child = command.stdin(Stdio::from(theirs)).stdout(Stdio::from(its_lifeline)).spawn();
-        // The command still owns this process's copies of the helper's sockets. They must be closed, so that the
-        // helper's end shows.
+        // The command still owns this process's descriptors of the helper's ends of the sockets. These descriptors must
+        // be closed, so that this process sees when the helper ends.
         drop((command, held));
         let mut child = child.map_err(|e| Error::new(e.raw_os_error().unwrap_or(errno::EIO), e.to_string()))?;
         // The started process forks the helper and exits at once, so the caller's process gets no child that it does
@@ -182,7 +182,7 @@ impl Copier {
         self.pidfd.as_ref().map(AsFd::as_fd)
     }
 
-    /// True if the helper closed its socket. Its copies may still be in flight.
+    /// True if the helper closed its socket. Copies of the helper may still be in flight.
     fn has_hung_up(&self) -> bool {
         // Between requests the helper sends nothing, so a readable socket means that it was closed.
         self.requests.try_lock().is_some_and(|_requests| socket::readable(&self.socket))

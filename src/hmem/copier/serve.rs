@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The copier's main loop. It polls the rings of its streams while there is work, and for a moment after; then it
-//! sleeps until it is woken. All streams of one device share one stream of the driver, so that one batch can hold the
-//! first copy of each ring. A batch takes much less time than the same copies one by one.
+//! The copier's main loop, which polls the rings of its streams while there is work, and for a moment after. Then the
+//! copier sleeps until it is woken. All streams of one device share one stream of the driver, so that one batch can
+//! hold the first copy of each ring. A batch takes much less time than the same copies one by one.
 
 use super::ring::CopyRing;
 use super::wire::{Answer, HELLO, REQUEST_BYTES, Request, RequestKind, encode_answer};
@@ -106,7 +106,8 @@ pub fn serve(socket: OwnedFd) -> Result<()> {
             Activity::Idle => {}
             _ => last = now,
         }
-        // If more threads poll than there are CPUs, this thread waits for the others anyway, so it yields.
+        // If more threads poll than there are CPUs, this thread has to wait for the others anyway, so it yields to
+        // them.
         if turn != Activity::Started {
             std::thread::yield_now();
         }

@@ -82,7 +82,7 @@ impl Core {
         }
     }
 
-    /// True if the device's primary context is active in this process, whoever activated it. The driver is asked even
+    /// True if the device's primary context is active in this process, whoever activated it. The driver is queried even
     /// if the context is retained here, because its owner may have reset it.
     pub fn active(&self, device: u32) -> bool {
         let (mut flags, mut active) = (0, 0);

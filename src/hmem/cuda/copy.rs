@@ -39,7 +39,7 @@ unsafe fn begin(driver: &Driver, stream: CUstream, dir: Dir, to: u64, from: u64,
     }
 }
 
-/// The driver call of [`begin`]. It fails for host memory that only `start_parts` can copy.
+/// The driver call of [`begin`]. The call fails for host memory that only `start_parts` can copy.
 ///
 /// # Safety
 /// As for [`begin`].

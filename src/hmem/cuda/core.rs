@@ -69,9 +69,9 @@ pub struct PinnedRange {
     pub(super) users: usize,
 }
 
-/// The driver and everything that is remembered about it. It is shared, because streams and imports outlive the calls
-/// that made them. No two locks are held together, except that `opened` is taken before `imports`, and `pinned` before
-/// any other.
+/// The driver and everything that the library remembers about it. The struct is shared, because streams and imports
+/// outlive the calls that made them. No two locks are held together, except that `opened` is taken before `imports`,
+/// and `pinned` before any other.
 pub struct Core {
     pub(super) driver: Driver,
     pub(super) facts: Vec<DeviceFacts>,

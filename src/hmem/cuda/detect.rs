@@ -107,8 +107,8 @@ fn classify(answers: &Answers) -> Option<Allocation> {
     } else if pool != 0 {
         (Kind::Pool, start, size)
     } else if context == 0 && legacy == 0 {
-        // Mapped segments belong to no context. Their range is the whole reservation, parts of which may be empty; the
-        // mapping attributes give the segment itself, which is also what the identity refers to.
+        // Mapped segments belong to no context. The range of a mapped segment is the whole reservation, parts of which
+        // may be empty; the mapping attributes give the segment itself, and the identity is the segment's too.
         (Kind::Segment, mapping, mapped)
     } else {
         (Kind::Plain, start, size)

@@ -29,7 +29,7 @@ impl Core {
                 for device in devices {
                     match self.open_counted(offer, device) {
                         Ok(import) => return Ok(import),
-                        // This error is the peer's fault, and no other device changes it.
+                        // This error is the peer's fault, so no other device is tried.
                         Err(e) if e.errno == errno::EPROTO => return Err(e),
                         Err(e) => refused = refused.or(Some(e)),
                     }
@@ -81,8 +81,8 @@ impl Core {
         Err(refused.unwrap_or_else(|| Error::new(errno::ENODEV, "cuda: no device reaches the memory")))
     }
 
-    /// Lets `device`, which does not own the memory, access memory of this process. This is never undone, because
-    /// others may rely on it.
+    /// Lets `device`, which does not own the memory, access memory of this process. The access is never taken back,
+    /// because other regions may rely on it.
     fn enable_peer(&self, of: &Allocation, device: u32) -> Result<()> {
         let _current = self.enter(device)?;
         if of.kind == Kind::Pool {

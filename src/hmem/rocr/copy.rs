@@ -168,8 +168,8 @@ impl Engine for Signals {
     }
 
     fn release_waiters(&mut self, mark: Signal) {
-        // Copies that wait for this signal wait for 0, which a failed copy never stores. They may run now, because
-        // nobody uses their results.
+        // Copies that wait for this signal wait for 0, which a failed copy never stores. The waiting copies may run
+        // now, because nobody uses their results.
         // SAFETY: a signal of `new_mark`.
         let _ = unsafe { self.shared.hsa.hsa_signal_store_screlease(mark, 0) };
     }

@@ -4,8 +4,8 @@
 //! A Gaudi device serves one process, so this library acquires none on the application's behalf. The library knows the
 //! memory of the devices that the application has acquired (`synDeviceAcquire...`); each device has one range of
 //! addresses, any part of which can be exported and copied. Allocation through gdrfab also uses an acquired device.
-//! Only if there is none does libhl-thunk open a device, for as long as such memory exists. That memory can be exported
-//! but not copied, because only SynapseAI has copies.
+//! Only if there is none does libhl-thunk open a device, for as long as such memory exists. Memory of such a device can
+//! be exported but not copied, because only SynapseAI has copies.
 
 mod synapse;
 mod thunk;

@@ -10,7 +10,7 @@ use std::ffi::{CStr, c_char, c_int};
 use std::os::fd::{FromRawFd, OwnedFd};
 
 entry_points! {
-    /// Functions of libhl-thunk. They return 0, a descriptor, or a negative errno; handles and addresses are 0 on
+    /// Functions of libhl-thunk. The result is 0, a descriptor, or a negative errno; handles and addresses are 0 on
     /// failure.
     pub struct HlThunk {
         #[hold_standard]

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Finds every Level Zero driver and its GPUs, and what they can share.
+//! Finds every Level Zero driver and its GPUs, and the ways in which their memory can be shared.
 
 use super::super::DeviceFacts;
 use super::driver::*;

@@ -93,7 +93,8 @@ impl Shared {
         if let Some((_, (known, _))) = self.imports.lock().range(..=addr).next_back().filter(|(_, (a, _))| addr < a.end()) {
             return Ok(Some(*known));
         }
-        // Identity and range take two queries. They belong together if the identity is the same before and after.
+        // Identity and range take two queries. Both answers are of the same allocation if the identity is the same
+        // before and after.
         for _ in 0..4 {
             let Some(known) = self.query(addr)? else { return Ok(None) };
             let range = self.range(known.context, addr);

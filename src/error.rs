@@ -65,7 +65,8 @@ pub mod errno {
     /// Like `words`, but the result is never freed.
     pub fn static_words(err: i32) -> &'static CStr {
         static WORDS: Mutex<Vec<(i32, &CStr)>> = Mutex::new(Vec::new());
-        // All numbers that no errno has share one entry, so that the memory that is never freed is bounded.
+        // Numbers that are no errno share one entry, because the memory of an entry is never freed and has to stay
+        // bounded.
         let number = if (0..4096).contains(&err.saturating_abs()) { err.saturating_abs() } else { 4096 };
         let mut all = WORDS.lock();
         if let Some((_, words)) = all.iter().find(|(known, _)| *known == number) {

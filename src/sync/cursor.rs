@@ -9,7 +9,7 @@ use super::primitive::{AtomicU64, Ordering};
 use crate::sys::copy::copy_any;
 use crate::sys::iov::Iov;
 
-/// A message of one line, read in place: its words, and its bytes, which lie behind the words or out of line.
+/// A message of one line, read in place: fixed words, and bytes that lie behind the words or out of line.
 #[derive(Clone, Copy)]
 pub struct Brief<'a> {
     words: &'a [AtomicU64],

@@ -9,8 +9,8 @@ use super::ring::{Store, shift_of};
 use crate::sys::copy::copy_any;
 use crate::sys::iov::Iov;
 
-/// Lines between the write position and the prefetched line. With fewer the prefetch comes too late; with more,
-/// lines are taken from the consumer that still reads them.
+/// Lines between the write position and the prefetched line. With fewer lines the prefetch comes too late; with more,
+/// it takes lines from a consumer that still reads them.
 const AHEAD: u64 = 4;
 
 /// The writing end.
@@ -113,7 +113,8 @@ impl<S: Store> Producer<S> {
         }
     }
 
-    /// True if `need` lines are free. Reads the consumer's word only if its last known value does not suffice.
+    /// True if `need` lines are free. Reads the consumer's word only if the last known value of the word shows too
+    /// little room.
     #[inline]
     pub fn room(&mut self, need: usize) -> Result<bool, RingError> {
         let size = self.mask + 1;

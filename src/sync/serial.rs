@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A mutex that the caller may promise not to need.
+//! A mutex that does not lock if the C caller has promised that its calls never overlap.
 //!
 //! A domain opened with `GDRFAB_THREAD_DOMAIN` is used by one thread at a time. The C caller promises this, and the
 //! promise saves the data path two atomic operations per lock.

@@ -3,11 +3,11 @@
 //!
 //! The owner marks the word, runs a barrier, checks once more for news (in the memory that the other side may have
 //! written, and for packets), and sleeps on the packets only if the mark is still set. The other side stores its news,
-//! orders that before a load of the word, and if the word is marked clears it and sends a packet.
+//! orders this store before a load of the word, and, if the word is marked, clears the mark and sends a packet.
 //!
-//! The check of the mark after the last look is needed. A slow waker, whose news the owner has long seen, may clear the
-//! mark, and the last look may consume its packet. Then nothing would wake the owner for later news. If the mark is
-//! cleared after the check, the packet arrives later and wakes the owner.
+//! The owner has to check the mark after the last look. A slow waker, whose news the owner has long seen, may clear the
+//! mark, and the owner's last look may consume the waker's packet. Without the check, nothing would then wake the owner
+//! for later news. If the mark is cleared after the check, the packet arrives later and wakes the owner.
 
 use super::gate::{self, Fences};
 use super::primitive::{AtomicU64, Ordering};

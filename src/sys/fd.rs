@@ -105,7 +105,7 @@ impl Drop for Standard {
 mod tests {
     use super::*;
 
-    /// In a process of its own, because the others of this one print.
+    /// The test runs in a process of its own, because other tests of this process print.
     fn in_child(run: fn() -> bool) {
         // SAFETY: the child uses system calls and a lock that no thread of this test program holds for long, and ends.
         let child = unsafe { libc::fork() };

@@ -15,8 +15,8 @@ const TABLES: usize = 1 << 15;
 /// For each descriptor, the inode of the library's socket; 0 for none. If the number belongs to another file by now,
 /// that file's inode differs.
 type InodeTable = [AtomicU64; TABLE_LEN];
-/// The tables. Each is allocated for its first descriptor and kept, so that a child reads them without a lock. NULL:
-/// not allocated.
+/// The tables. A table is allocated for its first descriptor and never freed, so that a child reads the tables without
+/// a lock. NULL: not allocated.
 static SOCKETS: [AtomicPtr<InodeTable>; TABLES] = [const { AtomicPtr::new(null_mut()) }; TABLES];
 /// The highest descriptor that was registered.
 static HIGHEST: AtomicUsize = AtomicUsize::new(0);
@@ -46,7 +46,7 @@ fn existing_table(slot: &AtomicPtr<InodeTable>) -> Option<&'static InodeTable> {
     unsafe { slot.load(Ordering::Acquire).as_ref() }
 }
 
-/// The table, allocated if it does not exist. Only its used pages take memory.
+/// The table, allocated if it does not exist. Only pages of the table that are used take memory.
 fn table_for(slot: &AtomicPtr<InodeTable>) -> Option<&'static InodeTable> {
     if let Some(table) = existing_table(slot) {
         return Some(table);

@@ -19,8 +19,9 @@ impl Iov {
 
     /// # Safety
     /// Until the operation with the piece is over, or the region closed, the library may read the memory, and write it
-    /// if the operation does. A buffer stays mapped that long. A region's pages may be unmapped, so the kernel copies
-    /// them (`UserCopy`). An address of a device or of another process is only passed to drivers.
+    /// if the operation does. A buffer stays mapped that long. The program may unmap a region's pages, so only the
+    /// kernel copies from and to them (`UserCopy`). An address of a device or of another process is only passed to
+    /// drivers.
     #[inline(always)]
     pub const unsafe fn new(addr: usize, len: usize) -> Iov {
         Iov { addr, len }
@@ -29,7 +30,7 @@ impl Iov {
     /// A piece of the library's own bytes, for reading.
     ///
     /// # Safety
-    /// The bytes stay where they are as long as the piece is used, which only reads them.
+    /// The bytes stay where they are as long as the piece is used. The piece is only read.
     #[inline]
     pub unsafe fn of(bytes: &[u8]) -> Iov {
         Iov { addr: bytes.as_ptr() as usize, len: bytes.len() }

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Runs instructions on pages that another process can take away at any moment, because they belong to a file that can
-//! be truncated. For an access beyond the file's end the kernel sends SIGBUS, and a check beforehand cannot exclude
-//! that. A child process that shares this address space runs the instructions, so the signal ends only the child.
+//! be truncated. For an access beyond the file's end the kernel sends SIGBUS, and a check before the access cannot
+//! prevent the signal, because the file can be truncated after the check. A child process that shares this address
+//! space runs the instructions, so the signal ends only the child.
 
 use super::cancel::CancelDisabled;
 use super::mem::page_size;

@@ -52,7 +52,7 @@ mod place {
     }
 }
 
-/// For fuzzing, each mapping lies between guard pages, and the place of an unmapped one stays empty for a while. An
+/// For fuzzing, each mapping lies between guard pages, and the place of an unmapped mapping stays empty for a while. An
 /// access past an end or after the unmapping then faults instead of reaching another mapping.
 #[cfg(fuzzing)]
 mod place {

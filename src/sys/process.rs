@@ -37,8 +37,8 @@ pub fn pid_of(pidfd: &OwnedFd) -> Option<i32> {
     facts.lines().find_map(|line| line.strip_prefix("Pid:")?.trim().parse().ok()).filter(|pid| *pid > 0)
 }
 
-/// A number that tells the process of a pidfd from all others since the host was started, if the kernel (Linux 6.9) has
-/// one.
+/// A number that distinguishes the process of a pidfd from all other processes since the host was started, if the
+/// kernel (Linux 6.9) has one.
 pub fn identity(pidfd: BorrowedFd<'_>) -> Option<u64> {
     const PID_FS_MAGIC: u64 = 0x5049_4446;
     let known = rustix::fs::fstatfs(pidfd).is_ok_and(|s| s.f_type as u64 == PID_FS_MAGIC);
@@ -52,8 +52,9 @@ pub fn is_pidfd(fd: &OwnedFd) -> bool {
     rc == 0 || matches!(std::io::Error::last_os_error().raw_os_error(), Some(errno::ESRCH | errno::EPERM))
 }
 
-/// True if a peer's descriptor is a memfd, dma-buf, device or pidfd. The sender of another file can delay whoever looks
-/// at it or closes it, by serving it (FUSE) or letting it linger (a socket). Asks no file system.
+/// True if a peer's descriptor is a memfd, dma-buf, device or pidfd. The sender of any other file can delay a process
+/// that examines or closes the file, by serving the file (FUSE) or by letting it linger (a socket). Therefore this
+/// function asks no file system.
 pub fn is_kernel_file(fd: &OwnedFd) -> bool {
     use rustix::fs::{AtFlags, FileType, StatxFlags, fcntl_get_seals, statx};
     let of_device = || {

@@ -16,7 +16,7 @@ use std::time::Duration;
 /// Descriptors that a packet of this library may carry.
 pub const MAX_FDS: usize = 4;
 /// Descriptors that a peer may put into one packet (SCM_MAX_FD). A receive has room for all of them, because the kernel
-/// closes the others inside the receiving call.
+/// would close descriptors without room inside the receiving call.
 const MOST_FDS: usize = 253;
 
 /// Attempts, one per millisecond, for a name that is in use. The name of a closed listener stays in use while a thread

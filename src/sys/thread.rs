@@ -74,7 +74,8 @@ pub fn spawn(name: &str, f: impl FnOnce() + Send + 'static) -> Result<Handle> {
         Err(e) => {
             // SAFETY: from `into_raw` above; no thread has it.
             drop(unsafe { Box::from_raw(start) });
-            // The C library also returns EAGAIN when memory runs out, where trying again at once does not help.
+            // The C library returns EAGAIN also when memory runs out. The error is then ENOMEM, because another attempt
+            // does not help.
             let is_memory = e.raw_os_error() == Some(libc::EAGAIN) && with_room::<u8>(PROBE_BYTES).is_err();
             Err(if is_memory { Error::from_raw_os_error(libc::ENOMEM) } else { e })
         }

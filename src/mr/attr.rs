@@ -26,7 +26,7 @@ pub enum Source<'a> {
 pub enum Memory {
     Host,
     Device(Site),
-    /// The library finds out, by the drivers: the owner of the first byte counts for all.
+    /// The library asks the drivers. The owner of the first byte counts as the owner of all memory of the region.
     Auto,
 }
 

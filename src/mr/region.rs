@@ -282,8 +282,8 @@ impl<P, O> Region<P, O> {
         }
     }
 
-    /// First words of a provider's explanation of the region's paths: its length, memory and key. `place` is empty or
-    /// tells where else the region lies, for example on an RDMA device.
+    /// First words of a provider's explanation of the region's paths: the region's length, memory and key. `place` is
+    /// empty or tells where else the region lies, for example on an RDMA device.
     pub fn headline(&self, place: &str) -> String {
         let Location { len, site, kind, .. } = &self.location;
         format!("region of {len} bytes of {site} memory ({}){place}, key {:#x}: ", kind.name(), self.key)

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Cancellation of threads (pthread_cancel) unwinds the stack from inside a system call, and must not unwind through
 //! this library's frames. Therefore cancellation is disabled during calls that may open, close or wait for something;
-//! the data path makes system calls that are no cancellation points; and a wait calls [`sleep`] from frames that have
+//! the data path makes system calls that are no cancellation points; and a wait calls [`sleep`] from a frame that has
 //! nothing to drop.
 
 use libc::{c_int, c_void, nfds_t, pollfd, sigset_t, timespec};

@@ -19,9 +19,8 @@ impl Iov {
 
     /// # Safety
     /// Until the operation with the piece is over, or the region closed, the library may read the memory, and write it
-    /// if the operation does. A buffer stays mapped that long. The program may unmap a region's pages, so only the
-    /// kernel copies from and to them (`UserCopy`). An address of a device or of another process is only passed to
-    /// drivers.
+    /// if the operation does. A buffer stays mapped that long. The program may unmap a region's pages, so the kernel
+    /// copies from and to them (`UserCopy`). An address of a device or of another process is only passed to drivers.
     #[inline(always)]
     pub const unsafe fn new(addr: usize, len: usize) -> Iov {
         Iov { addr, len }

@@ -391,7 +391,7 @@ mod tests {
             assert_eq!(local(other.as_fd()).unwrap().ip(), taken.ip());
             assert_ne!(local(other.as_fd()).unwrap().port(), taken.port());
         }
-        // Nor does it keep others from listening there.
+        // A connection from a port does not keep others from listening on that port.
         listen(from, 8).unwrap();
     }
 

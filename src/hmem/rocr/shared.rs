@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The HSA runtime and everything that the library remembers about it. Tells about an address whose memory it is, and
-//! which agents can access it.
+//! The HSA runtime and everything that the library remembers about it. This file tells to whom the memory at an address
+//! belongs, and which agents can access it.
 
 use super::driver::*;
 use super::probe::{self, Gpu};

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The Level Zero drivers and everything that the library remembers about them. Tells about an address whose memory it
-//! is, and whether the memory can be exported.
+//! The Level Zero drivers and everything that the library remembers about them. This file tells to whom the memory at
+//! an address belongs, and whether the memory can be exported.
 
 use super::driver::*;
 use super::probe::{Device, Driver};

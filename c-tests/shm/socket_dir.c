@@ -106,9 +106,10 @@ struct opened {
 
 static struct opened open_shm(void)
 {
+	static char shm[] = "shm";
 	struct opened o;
 	gdrfab_info *hints = gdrfab_dupinfo(NULL);
-	hints->prov_name = strdup("shm");
+	hints->prov_name = shm;
 	OK(gdrfab_getinfo(GDRFAB_VERSION, NULL, address, GDRFAB_SOURCE, hints, &o.info));
 	gdrfab_freeinfo(hints);
 	OK(gdrfab_fabric_open(o.info, NULL, &o.fabric));

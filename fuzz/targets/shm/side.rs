@@ -9,7 +9,7 @@ use super::world::{cpu_ns, world};
 use gdrfab::mr::{Access, PathPolicy, Paths};
 use gdrfab::mr::{Attr, Memory, RegionId, Source as From};
 use gdrfab::prov::bind::{Binding, Coop, INJECT_FLAGS, SILENT};
-use gdrfab::prov::general::Posting;
+use gdrfab::prov::general::EndpointCore;
 use gdrfab::prov::op::{Common, Dir, Iov, RmaIov};
 use gdrfab::prov::ops::{CqFormat, DataEntry, OpFlags, Owner};
 use gdrfab::prov::queue::Completion;
@@ -66,7 +66,7 @@ struct Region {
 
 pub struct Side {
     domain: Arc<Domain>,
-    head: Posting,
+    head: EndpointCore,
     pep: Option<PassiveEndpoint>,
     queues: Vec<queues::WithSize>,
     counter: Arc<Counter>,
@@ -114,7 +114,7 @@ impl Side {
             endpoint.bind(Binding::Order).expect("an order");
         }
         endpoint.bind(Binding::Eq(Arc::new(EventQueue::default()))).expect("an event queue");
-        let head = Posting::new(Box::new(endpoint), Owner::here(), OpFlags::default(), 8).expect("bound");
+        let head = EndpointCore::new(Box::new(endpoint), Owner::here(), OpFlags::default(), 8).expect("bound");
         head.enable().expect("enabled");
         let shared = domain.allocate(SHARED).expect("shared memory");
         let poller = Poller::new().expect("a poller");

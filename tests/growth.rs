@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What allocates as many elements as a number says goes through src/fallible.rs, where it can fail, or stands here with what bounds
-//! the number. The reserve (src/reserve.rs) has what is bounded.
-//! Code that allocates a variable number of elements must use src/room.rs, where the allocation can fail, or be listed here with the bound
-//! on the number. The reserve (src/reserve.rs) provides bounded allocations.
+//! Code that allocates a variable number of elements must use src/fallible.rs, where the allocation can fail, or be listed here with the bound
+//! on the number. The reserve (src/reserve.rs) serves bounded allocations when the system has no memory.
 //!
 //! The sources are read as text: an allocation is recognised by the text of its line, not by the line's number.
 

@@ -158,7 +158,7 @@ impl Reader {
         self.file.paths.push(path);
     }
 
-    /// What a macro is given need not be Rust: it is read as words.
+    /// Reads the arguments of a macro as words, because they need not be Rust.
     fn within_macro(&mut self, stream: TokenStream) {
         let words = words_of(stream);
         let word = |i: usize| words.get(i).map_or("", String::as_str);

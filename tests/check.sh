@@ -72,7 +72,7 @@ excerpt() { # <step>
 			/^FAIL(ED)? / {
 				if (++shown > 8) { n = 0; next }
 				if (program != said) print said = program
-				for (i = n > 16 ? n - 16 : 0; i < n; i++) print before[i]
+				for (i = 0; i < n; i++) if (i < 10 || i >= n - 6) print before[i]; else if (i == 10) print "[...]"
 				print
 				n = 0
 				after = /^FAILED/ ? 2 : 1

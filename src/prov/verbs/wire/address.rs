@@ -128,7 +128,7 @@ impl FromStr for QpAddress {
     }
 }
 
-/// Parses "192.0.2.1:7471", "[2001:db8::1]:7471" or "[fe80::1%3]:7471". The port may be left out, which means port 0.
+/// Parses `192.0.2.1:7471`, `[2001:db8::1]:7471` or `[fe80::1%3]:7471`. The port may be left out, which means port 0.
 fn socket(text: &str) -> Result<SocketAddr> {
     let port = |text: &str| -> Result<u16> {
         match text.strip_prefix(':') {

@@ -18,7 +18,7 @@ use crate::prov;
 use crate::prov::described::Described;
 use crate::prov::drivers::Drivers;
 use crate::prov::op::Iov;
-use crate::sync::serial::{Promise, Serial, Threading};
+use crate::sync::serial::{Promise, Rank, Serial, Threading};
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -83,7 +83,7 @@ impl Domain {
             set: ProgressSet::new(Threading::Safe, move || of_set.notify()),
             described: config::get().debug.then(Arc::default),
             device_memory: Mutex::default(),
-            spares: Serial::new(threading, Vec::new()),
+            spares: Serial::new(threading, Rank::Leaf, Vec::new()),
         }))
     }
 

@@ -5,7 +5,7 @@
 
 use super::drive::EpRef;
 use crate::prov::rest::Rest;
-use crate::sync::serial::{Promised, Serial, Threading};
+use crate::sync::serial::{Promised, Rank, Serial, Threading};
 use crate::sys::time;
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -129,7 +129,7 @@ impl Members {
 
 impl ProgressSet {
     pub fn new(threading: Threading, wake: impl Fn() + Send + Sync + 'static) -> ProgressSet {
-        ProgressSet { members: Serial::new(threading, Members::default()), wake: Box::new(wake) }
+        ProgressSet { members: Serial::new(threading, Rank::Progress, Members::default()), wake: Box::new(wake) }
     }
 
     /// Adds an endpoint, unless it is there already: it may be bound to the object several times.

@@ -6,7 +6,7 @@
 
 use crate::error::{Error, Result, errno};
 use crate::fallible::{self, MakeRoom};
-use crate::sync::serial::{Promised, Reached, Serial, Threading};
+use crate::sync::serial::{Promised, Rank, Reached, Serial, Threading};
 use crate::sync::wakeup::{Count, Signals};
 use std::collections::VecDeque;
 
@@ -296,7 +296,12 @@ pub struct Queue {
 
 impl Queue {
     pub fn new(size: usize, threading: Threading) -> Result<Queue> {
-        Ok(Queue { size, entries: Serial::new(threading, Entries::new(size)?), waiter: Waiter::default(), signals: Signals::default() })
+        Ok(Queue {
+            size,
+            entries: Serial::new(threading, Rank::Entries, Entries::new(size)?),
+            waiter: Waiter::default(),
+            signals: Signals::default(),
+        })
     }
 
     /// The queue with this waiter in place of its own.

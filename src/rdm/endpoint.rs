@@ -31,7 +31,7 @@ use crate::rdm::peers::listen_schedule::ListenSchedule;
 use crate::rdm::peers::outstanding::{FaultInjection, Ops};
 use crate::rdm::peers::poll_schedule::PollSchedule;
 use crate::sync::gate::Fences;
-use crate::sync::serial::Serial;
+use crate::sync::serial::{Rank, Serial};
 use crate::sys::epoll::Poller;
 use crate::sys::time;
 use std::collections::{HashMap, HashSet, VecDeque};
@@ -121,7 +121,7 @@ impl Endpoint {
             past_stats: Stats::default(),
             sleepers: 0,
         };
-        Ok(Endpoint { source, state: Serial::new(domain.threading, state), domain })
+        Ok(Endpoint { source, state: Serial::new(domain.threading, Rank::Connectionless, state), domain })
     }
 }
 

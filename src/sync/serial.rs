@@ -17,6 +17,28 @@ use std::cell::{Cell, UnsafeCell};
 use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
 
+/// The place of a lock in the order in which a thread takes locks: a thread that holds one waits only for locks of later
+/// ranks. A debug build panics otherwise. docs/architecture.md lists the locks of each rank.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Rank {
+    /// Endpoints that a queue's reader drives.
+    Progress,
+    /// A connectionless endpoint.
+    Connectionless,
+    /// A device's completion queue.
+    DeviceQueue,
+    /// A connected endpoint, and a lane of a connectionless one.
+    Connected,
+    /// The regions of a domain of connectionless endpoints.
+    ConnectionlessRegions,
+    /// The regions of a domain of connected endpoints, and of a lane.
+    Regions,
+    /// The entries of a completion queue.
+    Entries,
+    /// Locks under which no other is taken.
+    Leaf,
+}
+
 /// A caller's promise that its calls never overlap.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Promise(());
@@ -48,6 +70,8 @@ impl Threading {
 
 pub struct Serial<T> {
     threading: Threading,
+    #[cfg(debug_assertions)]
+    rank: Rank,
     lock: RawMutex,
     /// True while a `Guard` exists. Used only without the lock.
     inside: Cell<bool>,
@@ -65,14 +89,43 @@ pub struct Guard<'a, T> {
 }
 
 impl<T> Serial<T> {
-    pub fn new(threading: Threading, value: T) -> Self {
-        Serial { threading, lock: RawMutex::INIT, inside: Cell::new(false), value: UnsafeCell::new(value) }
+    pub fn new(threading: Threading, rank: Rank, value: T) -> Self {
+        #[cfg(not(debug_assertions))]
+        let _ = rank;
+        Serial {
+            threading,
+            #[cfg(debug_assertions)]
+            rank,
+            lock: RawMutex::INIT,
+            inside: Cell::new(false),
+            value: UnsafeCell::new(value),
+        }
+    }
+
+    /// Notes that the calling thread waits for this lock, and panics if another lock that it holds has the same or a later rank.
+    #[inline(always)]
+    fn wait(&self) {
+        #[cfg(debug_assertions)]
+        order::check(self.rank);
+    }
+
+    #[inline(always)]
+    fn taken(&self) {
+        #[cfg(debug_assertions)]
+        order::taken(self.rank, std::ptr::from_ref(self).addr());
+    }
+
+    #[inline(always)]
+    fn released(&self) {
+        #[cfg(debug_assertions)]
+        order::released(std::ptr::from_ref(self).addr());
     }
 
     /// Gets access to the value. A thread that already has access waits for ever if the library locks, and panics if
     /// the caller promised.
     #[inline(always)]
     pub fn lock(&self) -> Guard<'_, T> {
+        self.wait();
         match self.threading {
             Threading::Safe => self.lock.lock(),
             Threading::Promised(_) => {
@@ -81,6 +134,7 @@ impl<T> Serial<T> {
                 }
             }
         }
+        self.taken();
         Guard { of: self, _thread: PhantomData }
     }
 
@@ -92,7 +146,12 @@ impl<T> Serial<T> {
             Threading::Promised(_) => !self.inside.replace(true),
         };
         // A Guard is made only if locked, because dropping one unlocks.
-        if free { Some(Guard { of: self, _thread: PhantomData }) } else { None }
+        if free {
+            self.taken();
+            Some(Guard { of: self, _thread: PhantomData })
+        } else {
+            None
+        }
     }
 
     /// The value without locking, if the caller promised that calls never overlap; `None` if the library locks.
@@ -115,10 +174,12 @@ impl<T> Serial<T> {
     #[inline(always)]
     pub unsafe fn reach<const LOCKED: bool>(&self) -> Reached<'_, T, LOCKED> {
         debug_assert!(LOCKED != self.threading.is_promised());
+        self.wait();
         if LOCKED {
             self.lock.lock();
         }
         debug_assert!(!self.inside.get());
+        self.taken();
         Reached { of: self, _thread: PhantomData }
     }
 
@@ -129,7 +190,12 @@ impl<T> Serial<T> {
     #[inline(always)]
     pub unsafe fn try_reach<const LOCKED: bool>(&self) -> Option<Reached<'_, T, LOCKED>> {
         debug_assert!(LOCKED != self.threading.is_promised());
-        if !LOCKED || self.lock.try_lock() { Some(Reached { of: self, _thread: PhantomData }) } else { None }
+        if !LOCKED || self.lock.try_lock() {
+            self.taken();
+            Some(Reached { of: self, _thread: PhantomData })
+        } else {
+            None
+        }
     }
 
     pub fn threading(&self) -> Threading {
@@ -169,6 +235,7 @@ impl<T, const LOCKED: bool> DerefMut for Reached<'_, T, LOCKED> {
 impl<T, const LOCKED: bool> Drop for Reached<'_, T, LOCKED> {
     #[inline(always)]
     fn drop(&mut self) {
+        self.of.released();
         if LOCKED {
             // SAFETY: the lock was taken when this was made, and only once.
             unsafe { self.of.lock.unlock() };
@@ -219,11 +286,59 @@ impl<T> DerefMut for Guard<'_, T> {
 impl<T> Drop for Guard<'_, T> {
     #[inline(always)]
     fn drop(&mut self) {
+        self.of.released();
         match self.of.threading {
             // SAFETY: this Guard took the lock, and only once.
             Threading::Safe => unsafe { self.of.lock.unlock() },
             Threading::Promised(_) => self.of.inside.set(false),
         }
+    }
+}
+
+/// The locks that each thread holds, for the check of their order.
+#[cfg(debug_assertions)]
+mod order {
+    use super::Rank;
+    use std::cell::RefCell;
+
+    /// More locks than a thread ever holds. The list has no memory of its own, because locks are taken where memory has run out.
+    const MOST: usize = 16;
+
+    #[derive(Clone, Copy)]
+    struct Held {
+        rank: Rank,
+        address: usize,
+    }
+
+    thread_local! {
+        static HELD: RefCell<[Option<Held>; MOST]> = const { RefCell::new([None; MOST]) };
+    }
+
+    /// Runs `f` on the list of the calling thread; a thread that ends may have lost its list, and is not checked.
+    fn held<R>(f: impl FnOnce(&mut [Option<Held>; MOST]) -> R) -> Option<R> {
+        HELD.try_with(|held| f(&mut held.borrow_mut())).ok()
+    }
+
+    pub(super) fn check(rank: Rank) {
+        let last = held(|held| held.iter().flatten().map(|held| held.rank).max()).flatten();
+        if let Some(last) = last {
+            assert!(last < rank, "a thread that holds a lock of rank {last:?} waits for one of rank {rank:?}");
+        }
+    }
+
+    pub(super) fn taken(rank: Rank, address: usize) {
+        held(|held| {
+            let free = held.iter_mut().find(|held| held.is_none()).expect("a thread holds few locks");
+            *free = Some(Held { rank, address });
+        });
+    }
+
+    pub(super) fn released(address: usize) {
+        held(|held| {
+            if let Some(gone) = held.iter_mut().find(|held| held.is_some_and(|held| held.address == address)) {
+                *gone = None;
+            }
+        });
     }
 }
 
@@ -236,10 +351,10 @@ mod tests {
 
     #[test]
     fn only_a_promise_opens_without_the_lock() {
-        let safe = Serial::new(Threading::Safe, 1);
+        let safe = Serial::new(Threading::Safe, Rank::Leaf, 1);
         // SAFETY: nothing else accesses the value.
         assert!(unsafe { safe.promised() }.is_none());
-        let serial = Serial::new(PROMISED, 1);
+        let serial = Serial::new(PROMISED, Rank::Leaf, 1);
         // SAFETY: nothing else accesses the value.
         *unsafe { serial.promised() }.expect("promised") += 1;
         assert_eq!(*serial.lock(), 2);
@@ -247,7 +362,7 @@ mod tests {
 
     #[test]
     fn a_thread_has_it_once_by_a_promise_too() {
-        let serial = Serial::new(PROMISED, 1);
+        let serial = Serial::new(PROMISED, Rank::Leaf, 1);
         let held = serial.lock();
         assert!(serial.try_lock().is_none());
         let again = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| *serial.lock()));
@@ -259,7 +374,7 @@ mod tests {
 
     #[test]
     fn what_is_reached_under_the_lock_is_locked_as_long() {
-        let safe = Serial::new(Threading::Safe, 1);
+        let safe = Serial::new(Threading::Safe, Rank::Leaf, 1);
         // SAFETY: the lock excludes other accesses.
         let held = unsafe { safe.reach::<true>() };
         assert!(safe.try_lock().is_none());
@@ -272,8 +387,26 @@ mod tests {
     }
 
     #[test]
+    #[cfg(debug_assertions)]
+    fn locks_are_taken_in_the_order_of_their_ranks() {
+        let waits = |lock: &Serial<i32>| std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| drop(lock.lock()))).is_ok();
+        for threading in [Threading::Safe, PROMISED] {
+            let [first, second, other] = [Rank::Connected, Rank::Entries, Rank::Connected].map(|rank| Serial::new(threading, rank, 1));
+            let outer = first.lock();
+            assert!(waits(&second), "the rank after it");
+            assert!(!waits(&other), "two locks of one rank");
+            let inner = second.lock();
+            drop(outer);
+            assert!(!waits(&first), "an earlier rank");
+            assert!(first.try_lock().is_some(), "a try does not wait");
+            drop(inner);
+            assert!(waits(&first) && waits(&other));
+        }
+    }
+
+    #[test]
     fn a_failed_try_leaves_the_lock_with_its_holder() {
-        let serial = Serial::new(Threading::Safe, 1);
+        let serial = Serial::new(Threading::Safe, Rank::Leaf, 1);
         let held = serial.lock();
         assert!(serial.try_lock().is_none());
         assert!(serial.try_lock().is_none(), "the first try has unlocked it");

@@ -70,8 +70,8 @@ pub struct PinnedRange {
 }
 
 /// The driver and everything that the library remembers about it. The struct is shared, because streams and imports
-/// outlive the calls that made them. No two locks are held together, except that `opened` is taken before `imports`,
-/// and `pinned` before any other.
+/// outlive the calls that made them. No two locks are held together, except that `opened` is taken before `imports`
+/// and `retaining`, and `pinned` before `retaining`.
 pub struct Core {
     pub(super) driver: Driver,
     pub(super) facts: Vec<DeviceFacts>,

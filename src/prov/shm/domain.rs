@@ -13,7 +13,7 @@ use crate::prov::shm::memory::region::Pin;
 use crate::prov::shm::memory::table::Table;
 use crate::prov::shm::peer::link::Link;
 use crate::prov::shm::peer::quiesce;
-use crate::sync::serial::{Serial, Threading};
+use crate::sync::serial::{Rank, Serial, Threading};
 use crate::sys::process;
 use crate::sys::time;
 use crate::sys::usercopy::UserCopy;
@@ -80,8 +80,8 @@ impl Domain {
             modes: Modes { virt_addr, prov_key, paths: crate::mr::Paths::from_bits_truncate(config.paths) },
             table,
             table_fd,
-            regions: Serial::new(threading, Regions::new(virt_addr && prov_key && config.faults.is_empty())?),
-            links: Serial::new(threading, Links::default()),
+            regions: Serial::new(threading, Rank::Regions, Regions::new(virt_addr && prov_key && config.faults.is_empty())?),
+            links: Serial::new(threading, Rank::Leaf, Links::default()),
             user: UserCopy::new()?,
             remote_fences: config.membarrier && process::barrier_register(),
         })

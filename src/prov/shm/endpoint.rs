@@ -27,7 +27,7 @@ use crate::prov::shm::wire::frame::DATA_MAX;
 use crate::prov::shm::wire::layout::{MIN_LINES, Segment};
 use crate::prov::{self, flags};
 use crate::sync::gate::Fences;
-use crate::sync::serial::Serial;
+use crate::sync::serial::{Rank, Serial};
 use crate::sys::epoll::Poller;
 use crate::sys::time;
 use std::collections::VecDeque;
@@ -87,7 +87,7 @@ impl Endpoint {
             address: None,
             copier: None,
         };
-        Endpoint { state: Serial::new(domain.threading, state), domain }
+        Endpoint { state: Serial::new(domain.threading, Rank::Connected, state), domain }
     }
 
     fn check_can_connect(s: &State) -> Result<()> {

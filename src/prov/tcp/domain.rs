@@ -16,7 +16,7 @@ use crate::prov::op::Iov;
 use crate::prov::tcp::memory::mr::Regions;
 use crate::prov::tcp::secure::auth;
 use crate::prov::tcp::secure::auth::Key;
-use crate::sync::serial::{Serial, Threading};
+use crate::sync::serial::{Rank, Serial, Threading};
 use crate::sys::usercopy::UserCopy;
 use std::sync::Arc;
 
@@ -48,12 +48,12 @@ impl Domain {
             threading,
             modes,
             auto: info.progress == PROGRESS_AUTO,
-            regions: Serial::new(threading, Regions::new(Arc::new(UserCopy::new()?))?),
+            regions: Serial::new(threading, Rank::Regions, Regions::new(Arc::new(UserCopy::new()?))?),
             faults: Plan::of("tcp"),
             key: auth::key(info)?,
             memory: Allocations::doubled(),
             pollset: PollSet::default(),
-            endpoints: Serial::new(threading, Vec::new()),
+            endpoints: Serial::new(threading, Rank::Leaf, Vec::new()),
         })
     }
 

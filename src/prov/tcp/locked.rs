@@ -14,7 +14,7 @@ use crate::prov::report::Stats;
 use crate::prov::tcp::handshake::exchange::Link;
 use crate::prov::tcp::wire::address::{Address, Host};
 use crate::prov::tcp::wire::hello::Terms;
-use crate::sync::serial::Serial;
+use crate::sync::serial::{Rank, Serial};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -61,7 +61,7 @@ impl Endpoint {
             turns: 0,
             last_look: 0,
         };
-        let state = Arc::new(Serial::new(domain.threading, state));
+        let state = Arc::new(Serial::new(domain.threading, Rank::Connected, state));
         domain.add(&state);
         Ok(Endpoint { domain, state })
     }

@@ -76,7 +76,9 @@ impl prov::Domain for Domain {
     }
 
     fn in_use(&self) -> (usize, usize) {
-        (self.regions.lock().open_count(), self.memory.count())
+        // Covering memory is looked for under the other lock, so the first one is let go.
+        let open = self.regions.lock().open_count();
+        (open, self.memory.count())
     }
 
     fn tcp_streams(&self) -> Option<(u32, u32)> {

@@ -11,7 +11,7 @@ use crate::prov::verbs::device::context::Context;
 use crate::prov::verbs::device::object::RawCq;
 use crate::prov::verbs::queue::tag::Tag;
 use crate::prov::verbs::sys::abi::{ibv_cq, ibv_wc};
-use crate::sync::serial::{Serial, Threading};
+use crate::sync::serial::{Rank, Serial, Threading};
 use crate::sys::epoll::Poller;
 use std::ffi::c_int;
 use std::os::fd::AsFd;
@@ -101,7 +101,7 @@ impl Cq {
         // SAFETY: the queue was just made, with a context that is open.
         let poll = unsafe { (*(*raw.raw()).context).ops.poll_cq }.unwrap_or(no_poll);
         let inner = Inner { wcs, members: Vec::new(), charged: 0, generation: 0, last: None, poll };
-        Ok(Arc::new(Cq { raw, queue, of, inner: Serial::new(threading, inner), sleepers: AtomicUsize::new(0) }))
+        Ok(Arc::new(Cq { raw, queue, of, inner: Serial::new(threading, Rank::DeviceQueue, inner), sleepers: AtomicUsize::new(0) }))
     }
 
     /// Adds an endpoint that can have `charge` completions outstanding, and grows the queue so that it cannot overrun.

@@ -22,7 +22,7 @@ use crate::prov::verbs::queue::tag::Tag;
 use crate::prov::verbs::state::rail_port::RailPort;
 use crate::prov::verbs::sys::cm_channel::Channel;
 use crate::prov::verbs::sys::cm_id::Id;
-use crate::sync::serial::{Serial, Threading};
+use crate::sync::serial::{Rank, Serial, Threading};
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicU64, AtomicUsize};
 use std::sync::{Arc, Weak};
@@ -83,7 +83,7 @@ impl Domain {
         let further = cards.iter().skip(1).enumerate();
         let rail_cqs = further.map(|(i, card)| Cq::rail(card.context(), threading, i + 1)).collect::<Result<Vec<_>>>()?;
         Ok(Arc::new(Domain {
-            memory: Arc::new(Registered::new(pd, Serial::new(threading, Regions::new(lanes)?))),
+            memory: Arc::new(Registered::new(pd, Serial::new(threading, Rank::Regions, Regions::new(lanes)?))),
             port: number,
             gid,
             mtu: match config::get().verbs.mtu {

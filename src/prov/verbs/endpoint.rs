@@ -25,7 +25,7 @@ use crate::prov::verbs::state::rail::{Rail, RailStage, SOON};
 use crate::prov::verbs::state::rails::Rails;
 use crate::prov::verbs::state::staging::StagingQueue;
 use crate::prov::verbs::state::{Phase, State};
-use crate::sync::serial::{Serial, Threading};
+use crate::sync::serial::{Rank, Serial, Threading};
 use crate::sys::time;
 use parking_lot::Mutex;
 use std::collections::VecDeque;
@@ -118,7 +118,7 @@ impl Endpoint {
         let mask = if state.faults.is_some() { 0 } else { RARELY - 1 };
         let psn = crate::mr::KeySource::new()?.draw() as u32 & 0xff_ffff;
         let (staging, moving, memory) = (AtomicBool::new(false), AtomicBool::new(false), domain.memory.clone());
-        let shared = Arc::new(Shared { memory, staging, moving, state: Serial::new(domain.threading, state) });
+        let shared = Arc::new(Shared { memory, staging, moving, state: Serial::new(domain.threading, Rank::Connected, state) });
         let (queues, lane_cq, turns) = (Mutex::default(), OnceLock::new(), AtomicU32::new(0));
         Ok(Endpoint { shared, domain, queues, lane_cq, capacity, psn, turns, mask, order: info.msg_order })
     }

@@ -106,7 +106,9 @@ impl prov::Domain for Domain {
     }
 
     fn in_use(&self) -> (usize, usize) {
-        (self.memory.regions.lock().open_count(), self.allocations.count())
+        // Covering memory is looked for under the other lock, so the first one is let go.
+        let open = self.memory.regions.lock().open_count();
+        (open, self.allocations.count())
     }
 
     fn check_card_atomics(&self) -> Result<()> {

@@ -12,7 +12,7 @@ use crate::mr::{Access, Attr, DEVICE_DESC, KeySource, Memory, RegionId, Source};
 use crate::prov::info::Info;
 use crate::prov::op::{IOV_LIMIT, Iov};
 use crate::prov::{self, Provider, Reach, flags};
-use crate::sync::serial::{Serial, Threading};
+use crate::sync::serial::{Rank, Serial, Threading};
 use crate::sys::usercopy::UserCopy;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -59,9 +59,9 @@ impl Domain {
             threading,
             lanes: open,
             quota,
-            regions: Serial::new(threading, Regions::default()),
-            orphans: Serial::new(threading, Vec::new()),
-            keys: Serial::new(threading, KeySource::new()?),
+            regions: Serial::new(threading, Rank::ConnectionlessRegions, Regions::default()),
+            orphans: Serial::new(threading, Rank::Leaf, Vec::new()),
+            keys: Serial::new(threading, Rank::Leaf, KeySource::new()?),
             grants: Arc::default(),
             ended: Arc::default(),
             user_keys: info.mr_mode & flags::MR_MODE_PROV_KEY == 0,
@@ -256,7 +256,8 @@ impl Domain {
     /// Tries again to close the regions that `adopt` took over.
     pub fn close_orphans(&self) {
         let orphans = std::mem::take(&mut *self.orphans.lock());
-        self.adopt(orphans.into_iter().filter(|region| self.close_is_busy(*region)));
+        let busy: Vec<_> = orphans.into_iter().filter(|region| self.close_is_busy(*region)).collect();
+        self.adopt(busy);
     }
 }
 

@@ -187,7 +187,8 @@ impl State {
                 continue;
             }
             let pair = pairs.get(at)?;
-            let (here, remote) = (memory.regions.lock().rail_keys_of_desc(pair.desc).cloned(), self.rail_keys_for(pair.key));
+            let here = memory.regions.lock().rail_keys_of_desc(pair.desc).cloned();
+            let remote = self.rail_keys_for(pair.key);
             let (here, remote) = (here?, remote?);
             mask &= here.mask & remote.mask;
             how |= mr::path_bits(pair.desc);

@@ -36,7 +36,7 @@ OUT         := $(CARGO_TARGET_DIR)/$(PROFILE)
 STRIPPED    := $(OUT)/stripped
 SO_OUT      := $(if $(filter release,$(PROFILE)),$(CARGO_TARGET_DIR)/shared,$(OUT))
 TEST_PREFIX := $(CARGO_TARGET_DIR)/prefix
-VERSION     := $(shell sed -n '/^\[package\]/,/^\[[^p]/s/^version *= *"\(.*\)"/\1/p' Cargo.toml)
+VERSION     := $(shell sed -n '/^\[workspace.package\]/,/^\[[^w]/s/^version *= *"\(.*\)"/\1/p' Cargo.toml)
 MAJOR       := $(firstword $(subst ., ,$(VERSION)))
 SO          := libgdrfab.so
 SONAME      := $(SO).$(MAJOR)
@@ -78,7 +78,7 @@ local_archive = @cd $(STRIPPED) && { [ libgdrfab.a -nt $(OUT)/libgdrfab.a ] || {
 # library is therefore built alone, at the same time, and is a sixteenth smaller.
 all: has-rust $(OUT)/native-static-libs
 ifeq ($(PROFILE),release)
-	@$(CARGO) rustc -q --profile shared --lib --no-default-features --features reserve --crate-type cdylib & shared=$$!; \
+	@$(CARGO) rustc -q --profile shared --lib --crate-type cdylib & shared=$$!; \
 		$(CARGO) build --profile $(PROFILE); built=$$?; wait $$shared && exit $$built
 else
 	$(CARGO) build --profile $(PROFILE)

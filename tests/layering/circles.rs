@@ -147,7 +147,7 @@ fn rust_graphs(all: &Crate) -> BTreeMap<Vec<String>, Graph> {
 
 /// The library and the programs: where each crate's modules lie, and the names of its folders.
 pub fn crates() -> Vec<(String, Crate)> {
-    let src = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let read = |dir: &Path| {
         let mut files = Vec::new();
         sources(dir, &mut files);
@@ -158,14 +158,12 @@ pub fn crates() -> Vec<(String, Crate)> {
         };
         files.iter().map(of).collect::<Vec<_>>()
     };
-    let library = read(&src).into_iter().filter(|(module, _)| module.first().is_none_or(|m| m != "bin"));
+    let library = read(&root.join("src")).into_iter().filter(|(module, _)| module.first().is_none_or(|m| m != "bin"));
     let mut found = vec![("src".to_string(), load(library))];
+    let tools = root.join("tools/src");
     for program in ["gdrfab-perf", "gdrfab-info"] {
-        let dir = src.join("bin").join(program);
-        let root = src.join("bin").join(format!("{program}.rs"));
-        let root = root.exists().then(|| (Vec::new(), fs::read_to_string(&root).unwrap()));
-        let files = read(&dir).into_iter().chain(root).chain(read(&src.join("bin/common")));
-        found.push((format!("src/bin/{program}"), load(files)));
+        let shared = (vec!["cli".to_string()], fs::read_to_string(tools.join("cli.rs")).unwrap());
+        found.push((format!("tools/src/{program}"), load(read(&tools.join(program)).into_iter().chain([shared]))));
     }
     found
 }

@@ -8,7 +8,7 @@ mod atomics;
 mod axes;
 mod blocks;
 mod bounds;
-#[path = "../common/cli.rs"]
+#[path = "../cli.rs"]
 mod cli;
 mod client;
 mod compare;

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The output of gdrfab-info, as text and as JSON, on any host, and its error when the output cannot be written.
-#![cfg(feature = "tools")]
 
 use gdrfab::{config, prov};
 use serde_json::Value;

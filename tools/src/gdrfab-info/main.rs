@@ -1,15 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! gdrfab-info: prints what this build of the library offers on this host, what it cannot do here, and why.
 
-#[path = "gdrfab-info/accelerators.rs"]
 mod accelerators;
-#[path = "common/cli.rs"]
+#[path = "../cli.rs"]
 mod cli;
-#[path = "gdrfab-info/host.rs"]
 mod host;
-#[path = "gdrfab-info/nics.rs"]
 mod nics;
-#[path = "gdrfab-info/provider.rs"]
 mod provider;
 
 use accelerators::Vendor;

@@ -29,7 +29,7 @@ if echo 'pub fn f() {}' | rustc --crate-type lib --crate-name probe $flags $mean
 	flags="$flags $meant"
 fi
 # With --target the flags do not apply to build scripts. Without optimisation every local variable would be checked.
-CARGO_PROFILE_DEV_OPT_LEVEL=1 RUSTFLAGS="$flags -Clink-arg=$work/mem.o" cargo build --lib --no-default-features --target "$host" --target-dir "$work"
+CARGO_PROFILE_DEV_OPT_LEVEL=1 RUSTFLAGS="$flags -Clink-arg=$work/mem.o" cargo build -p gdrfab --lib --no-default-features --target "$host" --target-dir "$work"
 
 # A copy of the installation with the other library.
 cp -r "$PREFIX/include" "$work/prefix/"

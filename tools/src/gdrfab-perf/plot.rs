@@ -2,12 +2,13 @@
 //! `gdrfab-perf plot`: draws one or more files of results, each as a line over the sizes. Latencies and bandwidths have only
 //! the sizes in common, so each has a panel.
 
-use crate::axes::{Axis, Scale};
+use crate::axes;
 use crate::cli::{Args, Word};
 use crate::results::{Results, tame};
 use crate::save;
 use gdrfab::error::{self, Error, errno};
 use plotters::coord::Shift;
+use plotters::coord::ranged1d::{AsRangedCoord, ValueFormatter};
 use plotters::prelude::{
     BLACK, ChartBuilder, Circle, Color, DrawingArea, IntoDrawingArea, IntoFont, PathElement, RGBColor, SVGBackend, ShapeStyle, WHITE,
 };
@@ -163,6 +164,7 @@ fn description(figure: &str) -> String {
     named.unwrap_or_else(|| tame(figure))
 }
 
+/// The least and the greatest of values above 0.
 fn bounds(values: impl Iterator<Item = f64>) -> (f64, f64) {
     values.fold((f64::MAX, f64::MIN_POSITIVE), |(low, high), x| (low.min(x), high.max(x)))
 }
@@ -184,22 +186,19 @@ fn paint(text: &mut String, height: u32, title: &str, series: &[Series], panels:
     root.fill(&WHITE)?;
     root.draw_text(title, &(FONT, 20).into_font().color(&BLACK), (16, 14))?;
     let (_, mut rest) = root.split_vertically(HEAD);
-    let sizes = Axis::from(Scale::Sizes, series.iter().flat_map(|s| &s.points).map(|p| p.0));
+    let sizes = bounds(series.iter().flat_map(|s| &s.points).map(|p| p.0));
     for figure in panels {
         let (upper, lower) = rest.split_vertically(PANEL);
         let shown: Vec<&Series> = series.iter().filter(|s| s.figure == *figure).collect();
-        panel(&upper, &sizes, figure, &shown)?;
+        let (low, high) = bounds(shown.iter().flat_map(|s| &s.points).map(|p| p.1));
+        match goes_over_decades(figure, sizes) {
+            true => panel(&upper, sizes, axes::decades(low, high), figure, &shown)?,
+            false => panel(&upper, sizes, 0.0..high * 1.02, figure, &shown)?,
+        }
         rest = lower;
     }
     legend(&rest, series)?;
     root.present()
-}
-
-impl Axis {
-    fn from(scale: Scale, values: impl Iterator<Item = f64>) -> Axis {
-        let (low, high) = bounds(values);
-        Axis::over(scale, low, high)
-    }
 }
 
 impl Series {
@@ -213,23 +212,27 @@ impl Series {
     }
 }
 
-/// Times, and rates over widely spread sizes, go over decades too: from 0, the small ones would be one flat line.
-fn scale(figure: &str, sizes: &Axis) -> Scale {
+/// Times, and rates over sizes that differ by 100 times or more, go over decades: from 0, the small ones would be one flat line.
+fn goes_over_decades(figure: &str, (least, greatest): (f64, f64)) -> bool {
     let rate = ["_mb_s", "_gb_s", "_mpps"].into_iter().any(|ending| figure.ends_with(ending));
-    if figure.ends_with("_usec") || rate && sizes.spans_decades() { Scale::Decades } else { Scale::Linear }
+    figure.ends_with("_usec") || rate && greatest / least >= 100.0
 }
 
-fn panel(area: &Area, x: &Axis, figure: &str, series: &[&Series]) -> Drawn {
-    let y = Axis::from(scale(figure, x), series.iter().flat_map(|s| &s.points).map(|p| p.1));
+fn panel<Y>(area: &Area, sizes: (f64, f64), y: Y, figure: &str, series: &[&Series]) -> Drawn
+where
+    Y: AsRangedCoord<Value = f64, CoordDescType: ValueFormatter<f64>>,
+{
     let mut builder = ChartBuilder::on(area);
     builder.margin(12).margin_right(24).x_label_area_size(44).y_label_area_size(76);
-    let mut chart = builder.build_cartesian_2d(x.clone(), y)?;
+    let mut chart = builder.build_cartesian_2d(axes::sizes(sizes.0, sizes.1), y)?;
     chart
         .configure_mesh()
         .bold_line_style(BLACK.mix(0.15))
         .light_line_style(plotters::style::TRANSPARENT)
         .x_desc("bytes")
+        .x_label_formatter(&axes::size)
         .y_desc(description(figure))
+        .y_label_formatter(&axes::plain)
         .label_style((FONT, 14))
         .axis_desc_style((FONT, 15))
         .draw()?;
@@ -280,6 +283,13 @@ mod unit {
             assert!(words(line).unwrap_err().contains(word), "{line}");
         }
         assert!(words("-h").unwrap().is_none());
+    }
+
+    #[test]
+    fn times_and_rates_over_distant_sizes_go_over_decades() {
+        let decades = |figure, greatest| goes_over_decades(figure, (64.0, greatest));
+        assert!(decades("t_p99_usec", 64.0) && decades("bw_average_mb_s", 6400.0));
+        assert!(!decades("bw_average_mb_s", 4096.0) && !decades("cpu_client_percent", 6400.0));
     }
 
     #[test]

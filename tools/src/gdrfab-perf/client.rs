@@ -8,7 +8,7 @@ use crate::io::Link;
 use crate::measure::{Pulse, Until, latency};
 use crate::memory::{Mismatch, POISON};
 use crate::post::{ALONE, Turn};
-use crate::report::{Bar, Figures, Latency, Report, Row};
+use crate::report::{Bar, Figures, Latency, Report, Row, Transfer};
 use crate::stats::{Clock, Histogram};
 use crate::stream::Stream;
 use crate::tests::Test;
@@ -49,9 +49,10 @@ struct Outcome {
 
 impl Outcome {
     /// Writes and then reads: the times of both.
-    fn and_read(self, read: Outcome) -> Outcome {
+    fn and_read(self, size: usize, read: Outcome) -> Outcome {
         let typical = |o: &Outcome| if let Figures::Latency(l) = o.figures { l.typical } else { 0.0 };
-        Outcome { figures: Figures::Transfer(typical(&self), typical(&read)), cpu: (self.cpu + read.cpu) / 2.0, ..self }
+        let figures = Figures::Transfer(Transfer::of(size, typical(&self), typical(&read)));
+        Outcome { figures, cpu: (self.cpu + read.cpu) / 2.0, ..self }
     }
 }
 
@@ -135,7 +136,7 @@ impl Client<'_> {
             Test::RdmaTransport => {
                 let write = self.one_write(size)?;
                 let read = self.one_read(size)?;
-                write.and_read(read)
+                write.and_read(size, read)
             }
             _ => self.windows(size)?,
         };

@@ -3,7 +3,8 @@
 //! a ratio of two different measurements tells little.
 
 use crate::cli::{self, Args, Word};
-use crate::results::{Kind, Results};
+use crate::report::number;
+use crate::results::{Kind, Results, tame};
 use gdrfab::error::{self, Error, errno};
 use serde_json::{Map, Value, json};
 use std::collections::{BTreeMap, BTreeSet};
@@ -155,23 +156,9 @@ pub fn run(compare: &Compare) -> error::Result<Option<String>> {
     Ok(limit.map(|limit| format!("{} is worse than {} by more than {limit} % at {} bytes", b.name, a.name, worse.join(", "))))
 }
 
-fn number(x: f64) -> String {
-    match x {
-        x if x >= 1e9 => format!("{x:.3e}"),
-        x if x >= 1000.0 => format!("{x:.1}"),
-        x if x >= 1.0 => format!("{x:.3}"),
-        x if x >= 0.001 => format!("{x:.4}"),
-        x => format!("{x:.3e}"),
-    }
-}
-
-fn ratio(x: f64) -> String {
-    if (0.001..1e4).contains(&x) { format!("{x:.3}") } else { format!("{x:.0e}") }
-}
-
 /// A value of a run as text that is safe to show, whoever wrote the file.
 fn shown(value: &Value) -> String {
-    crate::results::tame(&match value {
+    tame(&match value {
         Value::String(text) => text.clone(),
         other => other.to_string(),
     })
@@ -181,17 +168,14 @@ impl Findings {
     fn text(&self, a: &Results, b: &Results) -> String {
         let mut out = format!(" A          {}: {}\n B          {}: {}\n", a.name, a.test, b.name, b.test);
         for (key, a, b) in &self.differences {
-            out.push_str(&format!(" differs    {}: {} in A, {} in B\n", crate::results::tame(key), shown(a), shown(b)));
+            out.push_str(&format!(" differs    {}: {} in A, {} in B\n", tame(key), shown(a), shown(b)));
         }
-        out.push_str(&format!("\n{:>12}", ""));
-        self.figures.iter().for_each(|(_, head)| out.push_str(&format!("{head:>28}{:>8}", "")));
-        out.truncate(out.trim_end().len());
-        out.push_str(&format!("\n{:>12}", "#bytes"));
-        self.figures.iter().for_each(|_| out.push_str(&format!("{:>14}{:>14}{:>8}", "A", "B", "B/A")));
-        out.push_str("  path\n");
+        let heads: String = self.figures.iter().map(|(_, head)| format!("{head:>28}{:>8}", "")).collect();
+        let columns = format!("{:>14}{:>14}{:>8}", "A", "B", "B/A").repeat(self.figures.len());
+        out.push_str(&format!("\n{:>12}{}\n{:>12}{columns}  path\n", "", heads.trim_end(), "#bytes"));
         for pair in &self.pairs {
             out.push_str(&format!("{:>12}", pair.bytes));
-            pair.values.iter().for_each(|(a, b)| out.push_str(&format!(" {:>13} {:>13} {:>7}", number(*a), number(*b), ratio(b / a))));
+            pair.values.iter().for_each(|(a, b)| out.push_str(&format!(" {:>13} {:>13} {:>7.3}", number(*a), number(*b), b / a)));
             let [a, b] = &pair.paths;
             let path = if a == b { a.clone() } else { format!("{a} in A, {b} in B") };
             out.push_str(&format!("  {path}{}\n", if pair.worse { "  WORSE" } else { "" }));

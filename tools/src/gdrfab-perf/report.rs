@@ -5,18 +5,26 @@ use crate::output::{Format, Output};
 use crate::stats::{Clock, Histogram};
 use crate::{cli, csv, save};
 use gdrfab::error::{Error, Result, errno};
-use serde_json::{Value, json};
+use serde::Serialize;
+use serde_json::{Map, Value, json};
 use std::io::{IsTerminal, Write};
 
 /// A time in microseconds.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, Serialize)]
 pub struct Latency {
+    #[serde(rename = "t_min_usec")]
     pub min: f64,
+    #[serde(rename = "t_max_usec")]
     pub max: f64,
+    #[serde(rename = "t_typical_usec")]
     pub typical: f64,
+    #[serde(rename = "t_avg_usec")]
     pub avg: f64,
+    #[serde(rename = "t_stdev_usec")]
     pub stdev: f64,
+    #[serde(rename = "t_p99_usec")]
     pub p99: f64,
+    #[serde(rename = "t_p999_usec")]
     pub p999: f64,
 }
 
@@ -37,14 +45,19 @@ impl Latency {
 }
 
 /// The unit of bandwidth is MB/s of 10^6 bytes; the rate is in millions a second.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Rate {
+    #[serde(rename = "bw_peak_mb_s")]
     pub peak: f64,
+    #[serde(rename = "bw_average_mb_s")]
     pub avg: f64,
+    #[serde(rename = "msg_rate_mpps")]
+    pub mops: f64,
+    #[serde(rename = "bw_median_mb_s")]
     pub median: f64,
     /// The value that 99 % of all slices reached.
+    #[serde(rename = "bw_p99_mb_s")]
     pub p99: f64,
-    pub mops: f64,
 }
 
 impl std::ops::Add for Rate {
@@ -61,30 +74,53 @@ impl std::ops::Add for Rate {
     }
 }
 
-#[derive(Clone, Copy, Debug)]
+/// The median times of a write and of a read, and the bandwidths that follow.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Transfer {
+    write_usec: f64,
+    write_gb_s: f64,
+    read_usec: f64,
+    read_gb_s: f64,
+}
+
+impl Transfer {
+    pub fn of(size: usize, write_usec: f64, read_usec: f64) -> Transfer {
+        let speed = |us: f64| if us > 0.0 { size as f64 / us / 1e3 } else { 0.0 };
+        Transfer { write_usec, write_gb_s: speed(write_usec), read_usec, read_gb_s: speed(read_usec) }
+    }
+}
+
+#[derive(Clone, Copy, Debug, Serialize)]
+#[serde(untagged)]
 pub enum Figures {
     Latency(Latency),
     Rate(Rate),
-    /// The medians of a write and of a read, in microseconds.
-    Transfer(f64, f64),
+    Transfer(Transfer),
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize)]
 pub struct Row {
+    #[serde(rename = "bytes")]
     pub size: usize,
     pub iterations: u64,
     /// The number of operations of a sample.
+    #[serde(rename = "operations_per_sample")]
     pub batch: u64,
+    #[serde(flatten)]
     pub figures: Figures,
     /// The path that the bytes took; `None` if no bytes moved.
     pub path: Option<String>,
     /// The share of the bytes that the peer's CPU copied.
+    #[serde(rename = "helped_by_peer")]
     pub helped: f64,
     pub verified: bool,
     /// MB/s of the server's direction if both sides ran the window; the other figures are then sums.
+    #[serde(rename = "bw_server_mb_s", skip_serializing_if = "Option::is_none")]
     pub back: Option<f64>,
     /// The CPU time of each process while the bytes moved, in percent of one CPU; `None` if it was not measured.
+    #[serde(rename = "cpu_client_percent")]
     pub cpu_client: Option<f64>,
+    #[serde(rename = "cpu_server_percent")]
     pub cpu_server: Option<f64>,
 }
 
@@ -112,126 +148,91 @@ pub struct About {
 /// Converts MB/s into Gb/s.
 const GBITS: f64 = 8.0 / 1000.0;
 
-fn number(x: f64) -> String {
+/// A figure with as many digits as a column has room for.
+pub fn number(x: f64) -> String {
     match x {
+        x if x >= 1e9 => format!("{x:.3e}"),
         x if x >= 1000.0 => format!("{x:.2}"),
         x if x >= 1.0 => format!("{x:.3}"),
-        x => format!("{x:.4}"),
+        x if x >= 0.001 || x <= 0.0 => format!("{x:.4}"),
+        x => format!("{x:.3e}"),
     }
 }
 
-/// A figure of a row: the head and the width of its column, and its key in JSON.
-struct Column {
-    head: &'static str,
-    width: usize,
-    key: &'static str,
-}
-
-const fn column(head: &'static str, width: usize, key: &'static str) -> Column {
-    Column { head, width, key }
-}
-
-const FIRST: [Column; 2] = [column("#bytes", 10, "bytes"), column("#iterations", 12, "iterations")];
-const LATENCY: [Column; 7] = [
-    column("t_min[usec]", 12, "t_min_usec"),
-    column("t_max[usec]", 12, "t_max_usec"),
-    column("t_typical[usec]", 16, "t_typical_usec"),
-    column("t_avg[usec]", 12, "t_avg_usec"),
-    column("t_stdev[usec]", 14, "t_stdev_usec"),
-    column("99%[usec]", 12, "t_p99_usec"),
-    column("99.9%[usec]", 12, "t_p999_usec"),
+/// The columns of the text: the key of a value in JSON, and the head.
+const COLUMNS: [(&str, &str); 20] = [
+    ("bytes", "#bytes"),
+    ("iterations", "#iterations"),
+    ("t_min_usec", "t_min[usec]"),
+    ("t_max_usec", "t_max[usec]"),
+    ("t_typical_usec", "t_typical[usec]"),
+    ("t_avg_usec", "t_avg[usec]"),
+    ("t_stdev_usec", "t_stdev[usec]"),
+    ("t_p99_usec", "99%[usec]"),
+    ("t_p999_usec", "99.9%[usec]"),
+    ("bw_peak_mb_s", "BW peak[MB/sec]"),
+    ("bw_average_mb_s", "BW average[MB/sec]"),
+    ("msg_rate_mpps", "MsgRate[Mpps]"),
+    ("bw_median_mb_s", "BW median[MB/sec]"),
+    ("bw_p99_mb_s", "BW 99%[MB/sec]"),
+    ("write_usec", "write[usec]"),
+    ("write_gb_s", "write[GB/sec]"),
+    ("read_usec", "read[usec]"),
+    ("read_gb_s", "read[GB/sec]"),
+    ("cpu_client_percent", "CPU client[%]"),
+    ("cpu_server_percent", "CPU server[%]"),
 ];
-const RATE: [Column; 5] = [
-    column("BW peak[MB/sec]", 16, "bw_peak_mb_s"),
-    column("BW average[MB/sec]", 19, "bw_average_mb_s"),
-    column("MsgRate[Mpps]", 14, "msg_rate_mpps"),
-    column("BW median[MB/sec]", 18, "bw_median_mb_s"),
-    column("BW 99%[MB/sec]", 15, "bw_p99_mb_s"),
-];
-const TRANSFER: [Column; 4] = [
-    column("write[usec]", 13, "write_usec"),
-    column("write[GB/sec]", 15, "write_gb_s"),
-    column("read[usec]", 13, "read_usec"),
-    column("read[GB/sec]", 15, "read_gb_s"),
-];
-const CPU: [Column; 2] = [column("CPU client[%]", 15, "cpu_client_percent"), column("CPU server[%]", 15, "cpu_server_percent")];
 
-/// A line of the table: the cells with the widths of their columns, then words.
-fn line(cells: &[(String, usize)], last: &str) -> String {
-    let cells: String = cells.iter().map(|(cell, width)| format!("{cell:>width$}")).collect();
+/// A line of the table: the cells, each as wide as its head and no narrower than a figure, then words.
+fn line<'a>(cells: impl Iterator<Item = (&'a str, String)>, last: &str) -> String {
+    let cells: String = cells.map(|(head, cell)| format!("{cell:>width$}", width = (head.len() + 1).max(12))).collect();
     format!("{cells}  {last}").trim_end().to_string() + "\n"
 }
 
 /// Rounds to the digits that were measured: five after the point, or for values below 1 as many significant ones.
 pub fn rounded(x: f64) -> Value {
-    let scale = 10f64.powi(5 - if x.abs() < 1.0 && x != 0.0 { x.abs().log10().ceil() as i32 } else { 0 });
-    let round = (x * scale).round() / scale;
-    // A value that is too small for a scale rounds to 0.
-    json!(if round.is_finite() { round } else { x })
+    let text = if x.abs() < 1.0 { format!("{x:.4e}") } else { format!("{x:.5}") };
+    json!(text.parse().unwrap_or(x))
 }
 
 impl Row {
-    fn figures(&self) -> Vec<(&'static Column, f64)> {
-        match self.figures {
-            Figures::Latency(l) => LATENCY.iter().zip([l.min, l.max, l.typical, l.avg, l.stdev, l.p99, l.p999]).collect(),
-            Figures::Rate(r) => RATE.iter().zip([r.peak, r.avg, r.mops, r.median, r.p99]).collect(),
-            Figures::Transfer(write, read) => {
-                let speed = |us: f64| if us > 0.0 { self.size as f64 / us / 1e3 } else { 0.0 };
-                TRANSFER.iter().zip([write, speed(write), read, speed(read)]).collect()
-            }
-        }
-    }
-
-    /// The figures for people: head, width, and value.
-    fn columns(&self, gbits: bool) -> Vec<(String, usize, f64)> {
-        let shown = |(c, x): (&Column, f64)| match c.head.strip_suffix("[MB/sec]") {
-            Some(name) if gbits => (format!("{name}[Gb/sec]"), c.width, x * GBITS),
-            _ => (c.head.to_string(), c.width, x),
-        };
-        self.figures().into_iter().map(shown).collect()
-    }
-
-    /// The CPU use, if its columns are asked for.
-    fn cpu(&self, asked: bool) -> impl Iterator<Item = (&'static Column, Option<f64>)> {
-        CPU.iter().zip([self.cpu_client, self.cpu_server]).filter(move |_| asked)
+    /// The columns that the row has: head and value.
+    fn columns(&self, cpu: bool) -> Vec<(&'static str, Value)> {
+        let mut all = self.json();
+        let shown = COLUMNS.into_iter().filter(|(key, _)| cpu || !key.starts_with("cpu_"));
+        shown.filter_map(|(key, head)| Some((head, all.remove(key)?))).collect()
     }
 
     fn heads(&self, cpu: bool, gbits: bool) -> String {
-        let of = |c: &Column| (c.head.to_string(), c.width);
-        let figures = self.columns(gbits).into_iter().map(|(head, width, _)| (head, width));
-        let heads: Vec<_> = FIRST.iter().map(of).chain(figures).chain(self.cpu(cpu).map(|(c, _)| of(c))).collect();
-        line(&heads, if self.path.is_some() { "path" } else { "" })
+        let shown = |head: &str| if gbits { head.replace("MB/sec", "Gb/sec") } else { head.to_string() };
+        line(self.columns(cpu).into_iter().map(|(head, _)| (head, shown(head))), if self.path.is_some() { "path" } else { "" })
     }
 
     fn text(&self, cpu: bool, gbits: bool) -> String {
-        let first = [self.size as u64, self.iterations];
-        let mut cells: Vec<_> = FIRST.iter().zip(first).map(|(c, n)| (n.to_string(), c.width)).collect();
-        cells.extend(self.columns(gbits).into_iter().map(|(_, width, x)| (number(x), width)));
-        cells.extend(self.cpu(cpu).map(|(c, x)| (x.map_or("-".to_string(), |x| format!("{x:.1}")), c.width)));
+        let factor = if gbits { GBITS } else { 1.0 };
+        let cell = |head: &str, value: Value| match (value.as_f64(), value.is_f64()) {
+            (None, _) => "-".to_string(),
+            (Some(x), true) if head.starts_with("CPU") => format!("{x:.1}"),
+            (Some(x), true) => number(if head.ends_with("[MB/sec]") { x * factor } else { x }),
+            (Some(_), false) => value.to_string(),
+        };
         let mut last = self.path.clone().unwrap_or_default();
         if self.helped >= 0.005 {
             last.push_str(&format!(", {:.0}% by the peer", self.helped * 100.0));
         }
         if let (Some(back), Figures::Rate(r)) = (self.back, self.figures) {
-            let (unit, factor) = if gbits { ("Gb/sec", GBITS) } else { ("MB/sec", 1.0) };
+            let unit = if gbits { "Gb/sec" } else { "MB/sec" };
             last.push_str(&format!(", both directions: {} and {} {unit}", number((r.avg - back) * factor), number(back * factor)));
         }
         if self.verified {
             last.push_str(", verified");
         }
-        line(&cells, &last)
+        line(self.columns(cpu).into_iter().map(|(head, value)| (head, cell(head, value))), &last)
     }
 
-    fn json(&self) -> Value {
-        let mut all = json!({"bytes": self.size, "iterations": self.iterations, "operations_per_sample": self.batch});
-        self.figures().into_iter().for_each(|(column, x)| all[column.key] = rounded(x));
-        all["path"] = json!(self.path);
-        all["helped_by_peer"] = rounded(self.helped);
-        all["verified"] = json!(self.verified);
-        if let Some(back) = self.back {
-            all["bw_server_mb_s"] = rounded(back);
-        }
-        self.cpu(true).for_each(|(column, x)| all[column.key] = json!(x.map(rounded)));
+    fn json(&self) -> Map<String, Value> {
+        let Ok(Value::Object(mut all)) = serde_json::to_value(self) else { return Map::new() };
+        all.values_mut().filter(|value| value.is_f64()).for_each(|value| *value = rounded(value.as_f64().unwrap_or_default()));
         all
     }
 }
@@ -289,7 +290,7 @@ impl Report {
 
     /// All results as one text; in the form for people, only the part that was not printed yet.
     fn text(&self, format: Format) -> String {
-        let rows: Vec<Value> = self.rows.iter().map(Row::json).collect();
+        let rows: Vec<Map<String, Value>> = self.rows.iter().map(Row::json).collect();
         match format {
             Format::Text if self.rows.iter().any(|r| r.batch > 1 && matches!(r.figures, Figures::Latency(_))) => {
                 "\n Of operations this short, a sample is the mean of several in a row.\n".into()

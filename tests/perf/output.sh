@@ -236,18 +236,18 @@ bad "what is no JSON" "not JSON" "#bytes #iterations"
 bad "NaN" "not JSON" "${good/1.0/NaN}"
 bad "a number that is none" "not JSON" "${good/1.0/1e999}"
 bad "depth without end" "not JSON" "$(printf '[%.0s' {1..5000})"
-bad "a list" "not a list" "[1]"
-bad "another program's JSON" "program: missing" '{"results": []}'
+bad "a list" "invalid type" "[1]"
+bad "another program's JSON" 'missing field `program`' '{"results": []}'
 bad "results of another program" "fio" '{"program": "fio", "run": {}, "results": []}'
-bad "no run" "run: missing" '{"program": "gdrfab-perf", "results": []}'
-bad "no test" "run.test: missing" "${good/\"test\"/\"taste\"}"
-bad "no results" "results: missing" '{"program": "gdrfab-perf", "run": {"test": "x"}}'
+bad "no run" 'missing field `run`' '{"program": "gdrfab-perf", "results": []}'
+bad "no test" "run.test: text is expected" "${good/\"test\"/\"taste\"}"
+bad "no results" 'missing field `results`' '{"program": "gdrfab-perf", "run": {"test": "x"}}'
 bad "no rows" "results: there are none" '{"program": "gdrfab-perf", "run": {"test": "x"}, "results": []}'
-bad "a row that is none" "results[0]: an object" '{"program": "gdrfab-perf", "run": {"test": "x"}, "results": [7]}'
-bad "a row without a size" "results[0].bytes: missing" "${good/\"bytes\":8/\"kilos\":8}"
+bad "a row that is none" "results[0]: invalid type" '{"program": "gdrfab-perf", "run": {"test": "x"}, "results": [7]}'
+bad "a row without a size" 'results[0]: missing field `bytes`' "${good/\"bytes\":8/\"kilos\":8}"
 bad "a size of nothing" "results[0].bytes" "${good/\"bytes\":8/\"bytes\":0}"
 bad "a row without figures" "results[0]" "${good/t_typical_usec/t_usual_usec}"
-bad "a figure of text" "results[0].t_typical_usec: a number above 0 is expected, not text" "${good/1.0/\"1.0\"}"
+bad "a figure of text" 'results[0].t_typical_usec: a number above 0 is expected, not "1.0"' "${good/1.0/\"1.0\"}"
 bad "a negative figure" "results[0].t_typical_usec: a number above 0" "${good/1.0/-1.0}"
 bad "a figure that is not there" "results[0].t_typical_usec" "${good/1.0/null}"
 bad "rows of two kinds" "results[1]" "${good/\"bytes\":16,\"t_typical_usec\"/\"bytes\":16,\"bw_average_mb_s\"}"

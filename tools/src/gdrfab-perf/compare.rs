@@ -102,7 +102,7 @@ fn keyed(file: &Results) -> BTreeMap<(u64, usize), usize> {
         *n += 1;
         (bytes, *n)
     };
-    file.lines.iter().map(|line| line.bytes).map(key).zip(0..).collect()
+    file.lines.iter().map(|line| line.bytes.get()).map(key).zip(0..).collect()
 }
 
 fn find(a: &Results, b: &Results, limit: Option<f64>) -> error::Result<Findings> {

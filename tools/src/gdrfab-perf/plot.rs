@@ -126,7 +126,7 @@ fn series(plot: &Plot, files: &[Results]) -> error::Result<Vec<Series>> {
     let mut all = Vec::new();
     for (i, file) in files.iter().enumerate() {
         let figure = plot.figure.as_deref().unwrap_or(file.kind.main_figure());
-        let sizes = file.lines.iter().map(|line| line.bytes as f64);
+        let sizes = file.lines.iter().map(|line| line.bytes.get() as f64);
         let mut points: Vec<(f64, f64)> = sizes.zip(file.figures(figure)?).collect();
         points.sort_by(|a, b| a.0.total_cmp(&b.0));
         let label = match &plot.files[i].1 {

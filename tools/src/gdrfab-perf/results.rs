@@ -3,9 +3,11 @@
 //! errors name the file and the key.
 
 use gdrfab::error::{self, Error, errno};
+use serde::{Deserialize, Deserializer};
 use serde_json::{Map, Value};
 use std::fs::File;
 use std::io::Read;
+use std::num::NonZeroU64;
 
 /// The largest file that is read: more than any run writes.
 const MAX_BYTES: u64 = 64 << 20;
@@ -33,11 +35,23 @@ impl Kind {
     }
 }
 
-#[derive(Debug)]
+/// A file of results as it is written.
+#[derive(Deserialize)]
+#[serde(expecting = "an object")]
+struct Written {
+    program: String,
+    run: Map<String, Value>,
+    results: Vec<Line>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(expecting = "an object")]
 pub struct Line {
-    pub bytes: u64,
+    pub bytes: NonZeroU64,
+    #[serde(default, deserialize_with = "tamed")]
     pub path: String,
-    all: Map<String, Value>,
+    #[serde(flatten)]
+    figures: Map<String, Value>,
 }
 
 /// The results of one run.
@@ -71,23 +85,8 @@ fn wrong(name: &str, words: impl std::fmt::Display) -> Error {
     Error::new(errno::EINVAL, format!("{name}: {words}"))
 }
 
-fn kind_of(value: &Value) -> &'static str {
-    match value {
-        Value::Null => "null",
-        Value::Bool(_) => "true or false",
-        Value::Number(_) => "another number",
-        Value::String(_) => "text",
-        Value::Array(_) => "a list",
-        Value::Object(_) => "an object",
-    }
-}
-
-/// The value of `key` as a `T`; `at` names the place of the map for errors.
-fn take<'a, T>(map: &'a Map<String, Value>, at: &str, key: &str, what: &str, read: impl Fn(&'a Value) -> Option<T>) -> Result<T, String> {
-    match map.get(key) {
-        None => Err(format!("{at}{key}: missing")),
-        Some(value) => read(value).ok_or_else(|| format!("{at}{key}: {what} is expected, not {}", kind_of(value))),
-    }
+fn tamed<'de, D: Deserializer<'de>>(source: D) -> Result<String, D::Error> {
+    Ok(tame(&Option::<String>::deserialize(source)?.unwrap_or_default()))
 }
 
 impl Results {
@@ -103,31 +102,23 @@ impl Results {
     }
 
     fn of(name: &str, value: Value) -> Result<Results, String> {
-        let top = value.as_object().ok_or_else(|| format!("the results of gdrfab-perf are expected, not {}", kind_of(&value)))?;
-        let program = take(top, "", "program", "text", Value::as_str)?;
+        let written: Written = serde_path_to_error::deserialize(value).map_err(|e| tame(&e.to_string()))?;
+        let Written { program, run, results: lines } = written;
         if program != "gdrfab-perf" {
-            return Err(format!("program: these are results of {}, not of gdrfab-perf", tame(program)));
+            return Err(format!("program: these are results of {}, not of gdrfab-perf", tame(&program)));
         }
-        let run = take(top, "", "run", "an object", Value::as_object)?.clone();
-        let test = tame(take(&run, "run.", "test", "text", Value::as_str)?);
-        let rows = take(top, "", "results", "a list", Value::as_array)?;
-        let mut lines = Vec::new();
-        let mut kind = None;
-        for (i, row) in rows.iter().enumerate() {
-            let of = row_kind(row, i)?;
-            if kind.is_some_and(|kind| kind != of) {
-                return Err(format!("results[{i}]: other figures than in the rows before"));
-            }
-            kind = Some(of);
-            lines.push(line(row, i, of)?);
+        let test = tame(run.get("test").and_then(Value::as_str).ok_or("run.test: text is expected")?);
+        let kinds: Vec<Kind> = lines.iter().enumerate().map(|(i, line)| line.kind(i)).collect::<Result<_, _>>()?;
+        let kind = *kinds.first().ok_or("results: there are none")?;
+        match kinds.iter().position(|of| *of != kind) {
+            Some(i) => Err(format!("results[{i}]: other figures than in the rows before")),
+            None => Ok(Results { name: name.to_string(), kind, test, run, lines }),
         }
-        let kind = kind.ok_or("results: there are none")?;
-        Ok(Results { name: name.to_string(), kind, test, run, lines })
     }
 
     /// A figure of every row, above 0 as ratios and logarithms need.
     pub fn figures(&self, key: &str) -> error::Result<Vec<f64>> {
-        let all = self.lines.iter().enumerate().map(|(i, line)| figure(&line.all, i, key));
+        let all = self.lines.iter().enumerate().map(|(i, line)| line.figure(i, key));
         all.collect::<Result<_, _>>().map_err(|words| wrong(&self.name, words))
     }
 
@@ -141,28 +132,20 @@ impl Results {
     }
 }
 
-fn row_kind(row: &Value, i: usize) -> Result<Kind, String> {
-    let row = row.as_object().ok_or_else(|| format!("results[{i}]: an object is expected, not {}", kind_of(row)))?;
-    let kinds = [Kind::Latency, Kind::Rate, Kind::Transfer];
-    let found = kinds.into_iter().find(|kind| row.contains_key(kind.main_figure()));
-    found.ok_or_else(|| format!("results[{i}]: none of {}", kinds.map(Kind::main_figure).join(", ")))
-}
+impl Line {
+    /// The kind of the row with the number `i`, whose main figure is sound.
+    fn kind(&self, i: usize) -> Result<Kind, String> {
+        let kinds = [Kind::Latency, Kind::Rate, Kind::Transfer];
+        let found = kinds.into_iter().find(|kind| self.figures.contains_key(kind.main_figure()));
+        let kind = found.ok_or_else(|| format!("results[{i}]: none of {}", kinds.map(Kind::main_figure).join(", ")))?;
+        self.figure(i, kind.main_figure()).map(|_| kind)
+    }
 
-fn line(row: &Value, i: usize, kind: Kind) -> Result<Line, String> {
-    let all = row.as_object().cloned().unwrap_or_default();
-    let at = format!("results[{i}].");
-    let bytes = take(&all, &at, "bytes", "a whole number above 0", |v| v.as_u64().filter(|n| *n > 0))?;
-    figure(&all, i, kind.main_figure())?;
-    let path = match all.get("path") {
-        Some(Value::String(path)) => tame(path),
-        None | Some(Value::Null) => String::new(),
-        Some(other) => return Err(format!("{at}path: text is expected, not {}", kind_of(other))),
-    };
-    Ok(Line { bytes, path, all })
-}
-
-fn figure(row: &Map<String, Value>, i: usize, key: &str) -> Result<f64, String> {
-    take(row, &format!("results[{i}]."), key, "a number above 0", |v| v.as_f64().filter(|x| SENSIBLE.contains(x)))
+    fn figure(&self, i: usize, key: &str) -> Result<f64, String> {
+        let value = self.figures.get(key).ok_or_else(|| format!("results[{i}].{key}: missing"))?;
+        let sensible = value.as_f64().filter(|x| SENSIBLE.contains(x));
+        sensible.ok_or_else(|| format!("results[{i}].{key}: a number above 0 is expected, not {}", tame(&value.to_string())))
+    }
 }
 
 #[cfg(test)]
@@ -179,20 +162,21 @@ pub mod unit {
         let run = || json!({"test": "write-lat"});
         let row = || json!({"bytes": 8, "t_typical_usec": 0.5, "path": "direct"});
         let good = results("x", run(), json!([row()])).unwrap();
-        assert_eq!((good.kind, good.lines[0].bytes, good.lines[0].path.as_str()), (Kind::Latency, 8, "direct"));
+        assert_eq!((good.kind, good.lines[0].bytes.get(), good.lines[0].path.as_str()), (Kind::Latency, 8, "direct"));
         assert_eq!(good.figures("t_typical_usec").unwrap(), [0.5]);
         assert!(good.figures("t_p99_usec").unwrap_err().words.contains("x: results[0].t_p99_usec: missing"));
         for (run, rows, words) in [
-            (json!([]), json!([row()]), "run: an object is expected, not a list"),
-            (json!({}), json!([row()]), "run.test: missing"),
-            (run(), json!({}), "results: a list"),
+            (json!([]), json!([row()]), "run: invalid type: sequence, expected a map"),
+            (json!({}), json!([row()]), "run.test: text is expected"),
+            (json!({"test": 1}), json!([row()]), "run.test: text is expected"),
+            (run(), json!({}), "results: invalid type: map, expected a sequence"),
             (run(), json!([]), "results: there are none"),
-            (run(), json!([row(), 5]), "results[1]: an object"),
+            (run(), json!([row(), 5]), "results[1]: invalid type: integer `5`, expected an object"),
             (run(), json!([{"bytes": 8}]), "results[0]: none of t_typical_usec, bw"),
-            (run(), json!([{"bytes": 8.5, "t_typical_usec": 1}]), "results[0].bytes: a whole number"),
-            (run(), json!([{"bytes": 0, "t_typical_usec": 1}]), "results[0].bytes: a whole number"),
-            (run(), json!([{"t_typical_usec": 1}]), "results[0].bytes: missing"),
-            (run(), json!([{"bytes": 8, "t_typical_usec": "1"}]), "results[0].t_typical_usec: a number above 0 is expected, not text"),
+            (run(), json!([{"bytes": 8.5, "t_typical_usec": 1}]), "results[0].bytes: invalid type: floating point `8.5`"),
+            (run(), json!([{"bytes": 0, "t_typical_usec": 1}]), "results[0].bytes: invalid value: integer `0`, expected a nonzero u64"),
+            (run(), json!([{"t_typical_usec": 1}]), "results[0]: missing field `bytes`"),
+            (run(), json!([{"bytes": 8, "t_typical_usec": "1"}]), "results[0].t_typical_usec: a number above 0 is expected, not \"1\""),
             (run(), json!([{"bytes": 8, "t_typical_usec": -1}]), "results[0].t_typical_usec"),
             (run(), json!([{"bytes": 8, "t_typical_usec": null}]), "results[0].t_typical_usec"),
             (run(), json!([{"bytes": 8, "t_typical_usec": 1, "path": 1}]), "results[0].path"),
@@ -201,9 +185,8 @@ pub mod unit {
             let got = results("x", run, rows.clone()).unwrap_err();
             assert!(got.contains(words), "{rows}: {got}");
         }
-        for (value, words) in
-            [(json!(5), "expected"), (json!({}), "program: missing"), (json!({"program": "fio\u{1b}[2J"}), "results of fio?[2J,")]
-        {
+        let fio = json!({"program": "fio\u{1b}[2J", "run": {}, "results": []});
+        for (value, words) in [(json!(5), "expected an object"), (json!({}), "missing field `program`"), (fio, "results of fio?[2J,")] {
             assert!(Results::of("x", value).unwrap_err().contains(words));
         }
         assert_eq!(tame(&"x".repeat(100)).len(), SHOWN + 3);

@@ -455,7 +455,8 @@ TEST_TABLE(faults)
 		snprintf(name, sizeof name, "%s_during_large_sends", verbs[s]);
 		test_add(name, driving_stage, fault_new(signals[s], NULL, SENDS), 40);
 		for (size_t w = 0; w < count; w++) {
-			if (!way_leads(w))
+			/* Of a peer that stands still each way learns by the same deadline, and a memory checker waits for it only once. */
+			if (!way_leads(w) || (test_checked() && signals[s] == SIGSTOP && w > 0))
 				continue;
 			for (int k = 0; k < 2; k++) {
 				snprintf(name, sizeof name, "%s_during_%s_%s", verbs[s], kinds[k], ways[w].name);

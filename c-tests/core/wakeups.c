@@ -164,6 +164,9 @@ TEST_TABLE(table)
 	for (int progress = 0; progress < 2; progress++)
 		for (int object = 0; object < OBJECTS; object++)
 			for (int how = 0; how < HOWS; how++) {
+				/* Sleepers allocate nothing: a memory checker sees each kind of progress and of sleep once. */
+				if (test_checked() && how != progress)
+					continue;
 				int which = (progress * OBJECTS + object) * HOWS + how;
 				snprintf(name, sizeof name, "%s_%s_%s", object_names[object], how_names[how], progress_names[progress]);
 				test_add(name, of_threads, (const void *)(intptr_t)which, 40);

@@ -294,5 +294,8 @@ static void order_with_setting(const void *arg)
 
 TEST_TABLE(settings)
 {
+	/* A memory checker sees messages of every size with these settings in msg. */
+	if (test_checked())
+		return;
 	add_with_settings("ten_thousand_in_order", order_with_setting);
 }

@@ -226,6 +226,10 @@ TEST_TABLE(ends)
 	for (int l = lanes == cards ? test_count(0, 1) : 0; l < 2; l++)
 		for (int stage = 0; stage < STAGES; stage++)
 			for (int what = 0; what < WHATS; what++) {
+				/* The memory of a peer that ended is freed by the same code at each stage: a memory checker stops it over one
+				 * lane, and kills it over the other. */
+				if (test_checked() && what != l)
+					continue;
 				struct end *e = &all[n++];
 				e->stage = (enum stage)stage, e->what = (enum what)what, e->lanes = lanes[l];
 				snprintf(e->name, sizeof e->name, "%s, %s, over %s", whats[what], stages[stage], lanes[l]);

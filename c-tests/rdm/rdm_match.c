@@ -375,7 +375,11 @@ TEST_TABLE(claims)
 	static const struct rdm_claim connectionless[] = {
 		{"sources_masks_and_order", sources_masks_and_order, 4, false},
 	};
-	rdm_add_both(both, sizeof both / sizeof *both);
+	/* The endpoint matches above its lanes: a memory checker needs one. */
+	if (test_checked())
+		rdm_add(both, sizeof both / sizeof *both);
+	else
+		rdm_add_both(both, sizeof both / sizeof *both);
 	rdm_add(connectionless, sizeof connectionless / sizeof *connectionless);
 }
 

@@ -235,6 +235,9 @@ TEST_TABLE(per_loss)
 	static struct trial trials[LOSSES][REACHES];
 	for (size_t i = 0; i < LOSSES; i++)
 		for (int r = USUAL; r < (path_known(PATH_CMA) ? REACHES : USUAL + 1); r++) {
+			/* The kernel answers EFAULT to each loss: a memory checker sees all of them by the usual reach, and the last by each. */
+			if (test_checked() && r != USUAL && i + 1 < LOSSES)
+				continue;
 			trials[i][r] = (struct trial){&losses[i], (enum reach)r};
 			snprintf(names[i][r], sizeof names[i][r], "memory_%s_costs_the_peer_an_error%s", losses[i].name,
 				 reach_names[r]);

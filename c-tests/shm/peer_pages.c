@@ -291,6 +291,9 @@ TEST_TABLE(per_loss)
 		snprintf(names[l][FIRSTS], 96, "%s_costs_a_path", loss_names[l]);
 		test_add(names[l][FIRSTS], lost_path, &losses[l], 40);
 		for (int f = 0; f < FIRSTS; f++) {
+			/* Each loss has the same errno: a memory checker meets each by another operation. */
+			if (test_checked() && f != l % FIRSTS)
+				continue;
 			meetings[l][f] = (struct meeting){(enum loss)l, (enum first)f};
 			snprintf(names[l][f], 96, "%s_met_by_a_%s", loss_names[l], first_names[f]);
 			test_add(names[l][f], met_first, &meetings[l][f], 40);

@@ -70,14 +70,14 @@ static void says_hello(struct node *n)
 	node_down(n);
 }
 
-/* Three hosts, of which two take part. */
+/* Three hosts. The third takes no part, so any point serves as its key. */
 static void meet(const char *as, side_fn server, side_fn client, const void *arg, bool known)
 {
-	struct host a, b, c;
+	struct host a, b;
+	static const struct host c = {.public_key = "0900000000000000000000000000000000000000000000000000000000000000"};
 	of_tcp();
 	host_new(&a, "a");
 	host_new(&b, "b");
-	host_new(&c, "c");
 	if (known)
 		host_knows(&a, "192.0.2.1,host.example", &b);
 	host_knows(&a, "192.0.2.2", &c);
@@ -87,7 +87,6 @@ static void meet(const char *as, side_fn server, side_fn client, const void *arg
 	pair(&s, server, client, arg);
 	unlink(a.file);
 	unlink(b.file);
-	unlink(c.file);
 }
 
 TEST(hosts_that_know_each_other)

@@ -51,7 +51,7 @@ done
 all=$(cd "$root/c-tests" && grep -l '^TEST' ./*/*.c ./*/*.cpp | sed 's|.*/||; s|\.[a-z]*$||' | LC_ALL=C sort)
 # The plugin for NCCL, if it is installed: what cards do differently from shm and tcp.
 plugin=$prefix/lib/libnccl-net-gdrfab.so nccl=
-[ -e "$plugin" ] && nccl="nccl_connect:path nccl_message:every_size_host nccl_message:every_size_dmabuf nccl_order:bytes nccl_group nccl_patience"
+[ -e "$plugin" ] && nccl="nccl_connect:path nccl_message:every_size_host nccl_message:every_size_dmabuf nccl_order:bytes nccl_group:group_of_8 nccl_group:group_device nccl_patience:late_receiver"
 wanted=() wanted_nccl=()
 for item in ${programs:-$all $nccl}; do
 	case $item in
@@ -115,7 +115,7 @@ list=
 # Programs for shm, tcp, CPUs or drivers alone, which skip here or give the same results as on the host.
 elsewhere="atomic|atomic_end|copier|copier_end|device_fails|device_rma|hmem|hmem_cuda|layout|listen_hostile|one_process|panics"
 elsewhere="$elsewhere|rdma_transport_pieces|shm_[a-z]*|tcp|region_unmapped|verbs_rails_rdm"
-lanes="tagged rdm rdm_match rdm_pieces rdm_end rdm_atomic rdm_bad rdm_lies rdm_many rdm_reuse rdm_cards inject_rest"
+lanes="tagged rdm rdm_pieces rdm_end rdm_atomic rdm_bad rdm_lies rdm_cards inject_rest"
 for pass in $passes; do
 	[ "$pass" != shm ] || elsewhere=tcp
 	case $pass in
@@ -124,7 +124,7 @@ for pass in $passes; do
 	# Without locks operations take the fast path.
 	domain) default="cq cq_error rma_order:_nic_ rma:every_call_nic msg:every_call_and_size_by region_protection:nic_malloc" ;;
 	rails) default="verbs_rails_rdm list_ways:host rma:every_call_nic_mem_alloc" ;;
-	siw) default="info:without_hints connection cq cq_error memory:malloc memory:ten_thousand msg msg_order rma rma_order wait deadline list_ways:all_move_host atomic_card $lanes" ;;
+	siw) default="info:without_hints connection cq cq_error memory:malloc memory:ten_thousand msg msg_order rma rma_order wait list_ways:all_move_host atomic_card $lanes" ;;
 	# The last one takes links and devices away. Lists are many small operations over verbs, whose endpoints do not rest (idle_connections).
 	*) default="$(echo "$all" | grep -vxE "verbs|idle_connections|list|list_[a-z]*|rdm_scale|rdm_rails|tcp_[a-z_]*|containers|connection_cost|$elsewhere") atomic:a_provider_without list:nic_malloc list_ways:host list_end:given_up list_end:peer_dies $nccl verbs" ;;
 	esac

@@ -45,13 +45,16 @@ swept() { # <client's> <server's> <options...>: the kinds that these options mea
 	shift 2
 	local_run shm write-lat -s 8 -n 5 --json "$@" >"$work/json" && [ "$(field memory)" = "$here" ] && [ "$(field remote_memory)" = "$there" ]
 }
-claim "--mem is both sides'" swept malloc malloc --mem malloc
-claim "--local-mem alone is both sides'" swept memfd memfd --local-mem memfd
-claim "--local-mem goes before --mem" swept memfd malloc --local-mem memfd --mem malloc
-claim "--remote-mem goes before --mem" swept malloc alloc --remote-mem host --mem malloc
-for kind in tape cuda:0,tape rocr:0,vmm cuda:0,dmabuf,pcie malloc,dmabuf gaudi:x; do
-	claim "--mem $kind is refused" refused "--mem $kind: host, malloc" write-lat --mem "$kind"
-done
+# The same with any provider.
+if [ "$PROVIDERS" != verbs ]; then
+	claim "--mem is both sides'" swept malloc malloc --mem malloc
+	claim "--local-mem alone is both sides'" swept memfd memfd --local-mem memfd
+	claim "--local-mem goes before --mem" swept memfd malloc --local-mem memfd --mem malloc
+	claim "--remote-mem goes before --mem" swept malloc alloc --remote-mem host --mem malloc
+	for kind in tape cuda:0,tape rocr:0,vmm cuda:0,dmabuf,pcie malloc,dmabuf gaudi:x; do
+		claim "--mem $kind is refused" refused "--mem $kind: host, malloc" write-lat --mem "$kind"
+	done
+fi
 
 # ---- memory of the host
 for provider in $PROVIDERS; do
@@ -121,7 +124,7 @@ for provider in $PROVIDERS; do
 	unset FAKE_PCIE
 	claim "$provider: a driver that refuses is named" fails cuMemGetHandleForAddressRange "$provider" write-bw --mem cuda:0,pcie
 done
-if [ -n "$fakes" ]; then
+if [ -n "$fakes" ] && [ "$PROVIDERS" != verbs ]; then
 	export FAKE_FAULT=nrt_init=7,synDeviceAcquireByModuleId=8
 	claim "a runtime that does not start is named" fails "nrt_init: status 7" shm write-lat -s 8 --mem neuron:0
 	claim "a device that another process has is named" fails "synDeviceAcquireByModuleId of device 1: status 8" shm write-lat \

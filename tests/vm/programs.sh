@@ -65,22 +65,57 @@ restore() {
 }
 
 passed=0 failed=0 skipped=0
-one() { # <pass> <program> <claim text>
-	local log=/tmp/$1.$2.log status ok bad start=$SECONDS
+one() { # <pass> <program> <claim text> <its log>
+	local start=$SECONDS
 	echo "== $2 ($1${3:+, $3})"
-	restore
-	timeout -k 5 900 "$at/tests/$2" ${3:+"$3"} 2>&1 | tee "$log"
-	status=${PIPESTATUS[0]}
-	ok=$(grep -c '^ok ' "$log") bad=$(grep -c '^FAIL ' "$log")
-	# An end that no claim explains.
-	if [ "$bad" -eq 0 ] && [ "$status" -ne 0 ] && { [ "$status" -ne 77 ] || [ "$ok" -ne 0 ]; }; then
-		echo "FAIL $2: exit status $status"
-		bad=1
-	fi
-	passed=$((passed + ok)) failed=$((failed + bad)) skipped=$((skipped + $(grep -c '^skip ' "$log")))
+	timeout -k 5 900 "$at/tests/$2" ${3:+"$3"} 2>&1
+	echo $? >"$4.status"
 	echo "-- $2 ($1): $((SECONDS - start))s"
 }
+count() { # <program> <its log>
+	local status ok bad
+	status=$(cat "$2.status" 2>/dev/null || echo "of nothing")
+	ok=$(grep -c '^ok ' "$2") bad=$(grep -c '^FAIL ' "$2")
+	# An end that no claim explains.
+	if [ "$bad" -eq 0 ] && [ "$status" != 0 ] && { [ "$status" != 77 ] || [ "$ok" -ne 0 ]; }; then
+		echo "FAIL $1: exit status $status"
+		bad=1
+	fi
+	passed=$((passed + ok)) failed=$((failed + bad)) skipped=$((skipped + $(grep -c '^skip ' "$2")))
+}
 
+# Most programs spend a part of their time waiting for a peer, so three run side by side.
+declare -A running=()
+finish_one() {
+	local pid=
+	wait -n -p pid "${!running[@]}"
+	cat "${running[$pid]#* }"
+	count ${running[$pid]}
+	unset "running[$pid]"
+}
+finish_all() {
+	while [ ${#running[@]} -gt 0 ]; do finish_one; done
+}
+start() { # <pass> <program> <claim text>
+	local log=/tmp/$1.$2.$((++started)).log
+	case $2 in
+	# They take links and devices away.
+	verbs | verbs_rails* | rdm_atomic | rdm_cards)
+		finish_all
+		restore
+		one "$1" "$2" "$3" "$log" | tee "$log"
+		restore
+		count "$2" "$log"
+		;;
+	*)
+		[ ${#running[@]} -lt 3 ] || finish_one
+		one "$1" "$2" "$3" "$log" >"$log" 2>&1 </dev/null &
+		running[$!]="$2 $log"
+		;;
+	esac
+}
+
+started=0
 cd /root || exit
 if [ -n "$shell" ]; then
 	choose "$1"
@@ -90,8 +125,9 @@ for pass in "$@"; do
 	choose "${pass%%=*}"
 	for program in $(echo "${pass#*=}" | tr , ' '); do
 		text=${claim:-${program#"${program%%:*}"}}
-		one "${pass%%=*}" "${program%%:*}" "${text#:}"
+		start "${pass%%=*}" "${program%%:*}" "${text#:}"
 	done
+	finish_all
 	# A failure on one device would repeat on the next.
 	[ -n "$keep_going" ] || [ $failed -eq 0 ] || break
 done

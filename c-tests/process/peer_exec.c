@@ -220,9 +220,8 @@ TEST_TABLE(per_operation)
 {
 	static struct plan plans[WHATS][2];
 	static char claims[WHATS][2][64];
-	/* A memory checker takes seconds to execute a program, and learns nothing new from mapped memory. */
 	for (int what = 0; what < WHATS; what++)
-		for (int mapped = 0; mapped < (test_checked() ? 1 : 2); mapped++) {
+		for (int mapped = 0; mapped < 2; mapped++) {
 			plans[what][mapped] = (struct plan){(enum what)what, mapped};
 			snprintf(claims[what][mapped], 64, "%s_after_exec%s", names[what], mapped ? "_mapped" : "");
 			test_add(claims[what][mapped], after, &plans[what][mapped], 30);
@@ -375,6 +374,5 @@ static void goes_on(struct node *n)
 
 TEST(a_first_thread_that_ends_is_no_death)
 {
-	skip_unless(!test_checked(), "valgrind takes the stack of a thread that has ended for unmapped memory");
 	pair(NULL, first_thread_ends, goes_on, NULL);
 }

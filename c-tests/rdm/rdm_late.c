@@ -151,6 +151,10 @@ TEST_TABLE(claims)
 	static const struct rdm_claim both[] = {{"waits_at_its_sender", waits_at_its_sender, 2, false},
 						{"beside_all_regions", beside_all_regions, 2, false}};
 	static const struct rdm_claim bare[] = {{"beside_others_that_are_late", beside_others_that_are_late, 4, false}};
-	rdm_add_both(both, sizeof both / sizeof *both);
+	/* The sender keeps late messages above its lanes: a memory checker needs one. */
+	if (test_checked())
+		rdm_add(both, sizeof both / sizeof *both);
+	else
+		rdm_add_both(both, sizeof both / sizeof *both);
 	rdm_add(bare, sizeof bare / sizeof *bare);
 }

@@ -218,7 +218,7 @@ part_api() {
 	local provider
 	for provider in $providers; do
 		TEST_FI_PROVIDER=$name TEST_PROVIDER=$provider BUILD=$build PREFIX=$prefix \
-			"$root/c-tests/run.sh" --suite libfabric --built >"$out/api" 2>&1
+			"$root/c-tests/run.sh" --suite libfabric --built --jobs 4 >"$out/api" 2>&1
 		count_lines "api over $provider" $? "$out/api"
 	done
 }

@@ -71,32 +71,6 @@ static void sends(struct node *n)
 	node_down(n);
 }
 
-TEST(messages_arrive_in_order)
-{
-	pair(NULL, receives, sends, NULL);
-}
-
-TEST(messages_arrive_in_order_fragment_by_fragment)
-{
-	skip_unless(strcmp(provider(), "shm") == 0, "there are no fragments");
-	setenv("GDRFAB_SHM_PATHS", "staged", 1);
-	pair(NULL, receives, sends, NULL);
-}
-
-TEST(messages_leave_in_order)
-{
-	struct setup s = {.comp_order = GDRFAB_ORDER_STRICT};
-	pair(&s, receives, sends, NULL);
-}
-
-TEST(messages_leave_in_order_fragment_by_fragment)
-{
-	struct setup s = {.comp_order = GDRFAB_ORDER_STRICT};
-	skip_unless(strcmp(provider(), "shm") == 0, "there are no fragments");
-	setenv("GDRFAB_SHM_PATHS", "staged", 1);
-	pair(&s, receives, sends, NULL);
-}
-
 /* --- a write with data behind a long message --- */
 
 enum { ROUNDS = 16 };
@@ -146,18 +120,6 @@ static void tells(struct node *n)
 	local_forget_all(n);
 	free(from);
 	node_down(n);
-}
-
-TEST(data_comes_behind_the_message_before_it)
-{
-	pair(NULL, is_told, tells, NULL);
-}
-
-TEST(data_comes_behind_the_message_before_it_fragment_by_fragment)
-{
-	skip_unless(strcmp(provider(), "shm") == 0, "there are no fragments");
-	setenv("GDRFAB_SHM_PATHS", "staged", 1);
-	pair(NULL, is_told, tells, NULL);
 }
 
 /* --- all operations that an endpoint initiates --- */
@@ -222,16 +184,42 @@ static void initiates(struct node *n)
 	node_down(n);
 }
 
-TEST(what_an_endpoint_initiates_ends_in_order)
+/* --- each by every path, and by staging alone, which moves fragment by fragment --- */
+
+struct order {
+	const char *name, *staged_name;
+	side_fn server, client;
+	struct setup setup;
+	bool staged;
+};
+
+static void in_order(const void *arg)
 {
-	struct setup s = {.comp_order = GDRFAB_ORDER_STRICT};
-	pair(&s, stands, initiates, NULL);
+	const struct order *o = (const struct order *)arg;
+	if (o->staged) {
+		skip_unless(strcmp(provider(), "shm") == 0, "there are no fragments");
+		setenv("GDRFAB_SHM_PATHS", "staged", 1);
+	}
+	pair(&o->setup, o->server, o->client, NULL);
 }
 
-TEST(what_an_endpoint_initiates_ends_in_order_staged)
+TEST_TABLE(orders)
 {
-	struct setup s = {.comp_order = GDRFAB_ORDER_STRICT};
-	skip_unless(strcmp(provider(), "shm") == 0, "there is one path");
-	setenv("GDRFAB_SHM_PATHS", "staged", 1);
-	pair(&s, stands, initiates, NULL);
+	static const struct order orders[] = {
+		{"messages_arrive_in_order", "messages_arrive_in_order_fragment_by_fragment", receives, sends, {0}, false},
+		{"messages_leave_in_order", "messages_leave_in_order_fragment_by_fragment", receives, sends,
+		 {.comp_order = GDRFAB_ORDER_STRICT}, false},
+		{"data_comes_behind_the_message_before_it", "data_comes_behind_the_message_before_it_fragment_by_fragment", is_told, tells,
+		 {0}, false},
+		{"what_an_endpoint_initiates_ends_in_order", "what_an_endpoint_initiates_ends_in_order_staged", stands, initiates,
+		 {.comp_order = GDRFAB_ORDER_STRICT}, false},
+	};
+	enum { ORDERS = sizeof orders / sizeof orders[0] };
+	static struct order staged[ORDERS];
+	for (size_t i = 0; i < ORDERS; i++) {
+		staged[i] = orders[i];
+		staged[i].staged = true;
+		test_add(orders[i].name, in_order, &orders[i], 20);
+		test_add(orders[i].staged_name, in_order, &staged[i], 20);
+	}
 }

@@ -1,0 +1,18 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0 OR MIT
+# Removes files, then the directories that installing made, and the given directories, as far as they are empty:
+#
+#   DESTDIR=... LIBDIR=... make/uninstall.sh FILE... -- DIRECTORY...
+set -eu
+
+root=${DESTDIR:-} notes=${DESTDIR:-}$LIBDIR/gdrfab/directories
+while [ "$1" != -- ]; do
+	rm -f "$root$1"
+	shift
+done
+shift
+made=$(sort -r "$notes" 2>/dev/null || true)
+rm -f "$notes"
+for dir in "$@" $made; do
+	rmdir "$root$dir" 2>/dev/null || true
+done

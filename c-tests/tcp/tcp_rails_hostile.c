@@ -241,10 +241,14 @@ static void too_many(void)
 		uint32_t rails;
 		size_t count;
 		const char *why;
-	} says[] = {{9, 9, "more streams or rails than there can be"},   {10000, 50, "more streams or rails than there can be"},
-		    {65535, 0, "more streams or rails than there can be"}, {8, 60, "too long"},
-		    {8, 9, "more in it than it can have"},                 {8, 7, "ends too early"},
-		    {1, 0, "ends too early"},                              {9, 60, "too long"}};
+	} says[] = {{9, 9, "more streams or rails than the protocol"},
+		    {10000, 50, "more streams or rails than the protocol"},
+		    {65535, 0, "more streams or rails than the protocol"},
+		    {8, 60, "too long"},
+		    {8, 9, "unexpected bytes"},
+		    {8, 7, "ends too early"},
+		    {1, 0, "ends too early"},
+		    {9, 60, "too long"}};
 	for (size_t i = 0; i < sizeof places / sizeof places[0]; i++)
 		rails_place(places[i], 0x7f000001, 1);
 	for (size_t i = 0; i < sizeof says / sizeof says[0]; i++) {

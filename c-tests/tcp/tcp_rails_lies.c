@@ -20,17 +20,17 @@ struct lie {
 };
 
 static const struct lie lies[] = {
-	{"a segment of one byte too many", DATA, SEGMENT + 1, 0, "longer than it may be"},
-	{"a segment of 2 GiB", DATA, INT32_MAX, 0, "longer than it may be"},
-	{"a segment of 4 GiB", DATA, UINT32_MAX, 0, "longer than it may be"},
-	{"a segment behind all numbers", DATA, 1, UINT64_MAX, "longer than it may be"},
-	{"a segment one byte behind the window", DATA, 1, WINDOW, "beyond what may be on their way"},
-	{"a segment far ahead", DATA, 1, (uint64_t)1 << 62, "beyond what may be on their way"},
-	{"a kind to come", 2, 0, 0, "a kind that does not exist"},
-	{"bytes that are zero", 1 << 8, 1, 0, "a kind that does not exist"},
-	{"more of them", 1u << 31, 1, 0, "a kind that does not exist"},
-	{"the end of a rail beyond all rails", DOWN, 0, 8, "a kind that does not exist"},
-	{"the end of a rail, with bytes", DOWN, 1, 0, "a kind that does not exist"},
+	{"a segment of one byte too many", DATA, SEGMENT + 1, 0, "exceeds its maximum length"},
+	{"a segment of 2 GiB", DATA, INT32_MAX, 0, "exceeds its maximum length"},
+	{"a segment of 4 GiB", DATA, UINT32_MAX, 0, "exceeds its maximum length"},
+	{"a segment behind all numbers", DATA, 1, UINT64_MAX, "exceeds its maximum length"},
+	{"a segment one byte behind the window", DATA, 1, WINDOW, "beyond the reorder window"},
+	{"a segment far ahead", DATA, 1, (uint64_t)1 << 62, "beyond the reorder window"},
+	{"a kind to come", 2, 0, 0, "an unknown kind"},
+	{"bytes that are zero", 1 << 8, 1, 0, "an unknown kind"},
+	{"more of them", 1u << 31, 1, 0, "an unknown kind"},
+	{"the end of a rail beyond all rails", DOWN, 0, 8, "an unknown kind"},
+	{"the end of a rail, with bytes", DOWN, 1, 0, "an unknown kind"},
 };
 
 static void tells_lies(void)
@@ -49,7 +49,7 @@ static void tells_lies(void)
 		struct hostile h = rails_open();
 		rails_go_well(&h);
 		rails_segment(h.rail[1], DATA, 0, 0, i ? UINT64_MAX : h.taken + WINDOW, some, 0);
-		rails_broken(&h, "bytes taken that were never sent", "bytes which were never sent");
+		rails_broken(&h, "bytes taken that were never sent", "bytes that this side never sent");
 	}
 	static const struct {
 		uint64_t from, len;
@@ -59,14 +59,14 @@ static void tells_lies(void)
 		rails_go_well(&h);
 		rails_segment(h.rail[1], DATA, 100, h.next + 100, 0, some, 100);
 		rails_segment(h.rail[1], DATA, cuts[i].len, h.next + cuts[i].from, 0, some, (size_t)cuts[i].len);
-		rails_broken(&h, "a segment over another", "cut in another way");
+		rails_broken(&h, "a segment over another", "overlaps an earlier one");
 	}
 	/* Many segments of one byte, none of which is the next in order. */
 	struct hostile h = rails_open();
 	rails_go_well(&h);
 	for (uint64_t i = 0; i < 2049 && rails_segment(h.rail[1], DATA, 1, h.next + 1 + 2 * i, 0, some, 1); i++)
 		;
-	rails_broken(&h, "more segments than may be on their way", "beyond what may be on their way");
+	rails_broken(&h, "more segments than may be on their way", "beyond the reorder window");
 	/* Frames inside of segments are checked as over a connection without rails. */
 	h = rails_open();
 	rails_go_well(&h);
@@ -219,7 +219,7 @@ static void starves(void)
 	uint64_t at = h.next + 1;
 	while (rails_segment(h.rail[1], DATA, SEGMENT, at, 0, some, SEGMENT))
 		at += SEGMENT;
-	rails_broken(&h, "more bytes than may be on their way", "beyond what may be on their way");
+	rails_broken(&h, "more bytes than may be on their way", "beyond the reorder window");
 	/* Requests data and never acknowledges it: the server keeps at most the window. */
 	h = rails_open();
 	unsigned char bytes[RAW_HEADER + 24];

@@ -41,9 +41,9 @@ static void begin(struct node *n)
 static bool has_streams(struct node *n, uint64_t key, int count)
 {
 	char words[2048], want[64];
-	snprintf(want, sizeof want, "over %d connections", count);
+	snprintf(want, sizeof want, "use %d additional streams", count);
 	CHECK(gdrfab_ep_explain(n->ep, key, words, sizeof words) > 0);
-	return strstr(words, count > 0 ? want : "connections of their own") != NULL;
+	return strstr(words, count > 0 ? want : "of host memory use") != NULL;
 }
 
 /* The first long transfer makes the library open the streams: waits until both sides have them. */

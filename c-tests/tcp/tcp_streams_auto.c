@@ -72,12 +72,12 @@ static void transfers(struct node *n)
 		}
 		DONE(n->cq, memory, p->reads ? GDRFAB_READ : GDRFAB_WRITE, NULL);
 		ended++;
-		came = came || says(n, to.key, "connections of their own") || says(n, to.key, "further connections rest");
+		came = came || says(n, to.key, "of host memory use") || says(n, to.key, "additional streams are not used");
 		/* Some transfers must use the streams, too. */
 		behind += came;
 	}
 	if (came != p->expects)
-		test_fail(__FILE__, __LINE__, "further connections: %d", came);
+		test_fail(__FILE__, __LINE__, "additional streams: %d", came);
 	/* The explanation tells that there are no streams, and the reason. */
 	if (p->words)
 		CHECK(says(n, to.key, p->words));
@@ -123,14 +123,14 @@ TEST_WITHIN(60, limit_with_a_key_and_a_thread)
 
 TEST_WITHIN(60, limit_and_one_side_that_wants_none)
 {
-	over_limits((struct setup){.tcp_streams = {[TEST_SERVER] = 1}}, (struct plan){.ms = 2500, .words = "no further connections: the peer uses none"});
+	over_limits((struct setup){.tcp_streams = {[TEST_SERVER] = 1}}, (struct plan){.ms = 2500, .words = "no additional streams: the peer uses none"});
 }
 
 TEST_WITHIN(30, not_for_a_slow_peer)
 {
 	if (!getenv("TEST_CLIENT_NETNS") || getenv("TEST_LIMIT"))
 		test_skip("no other host whose link is fast");
-	over((struct setup){0}, (struct plan){.slow = true, .ms = 4000, .words = "nothing shows that the network holds it up"});
+	over((struct setup){0}, (struct plan){.slow = true, .ms = 4000, .words = "the network does not limit it"});
 }
 
 TEST_WITHIN(30, not_within_a_host)

@@ -33,7 +33,7 @@ pub fn bind(at: SocketAddr) -> Result<OwnedFd> {
         rustix::net::bind(&fd, &at)
     };
     bound().map_err(|e| match e {
-        Errno::ADDRNOTAVAIL => Error::new(errno::EADDRNOTAVAIL, format!("listening on {at}: no address of this host")),
+        Errno::ADDRNOTAVAIL => Error::new(errno::EADDRNOTAVAIL, format!("listening on {at}: not an address of this host")),
         e => Error::os(format_args!("listening on {at}"), e),
     })?;
     Ok(fd)
@@ -95,12 +95,12 @@ pub fn connected(fd: BorrowedFd<'_>) -> Result<Option<()>> {
 /// Errors of connecting, in words for the user.
 fn no_connection(e: Errno) -> Error {
     let (errno, words) = match e {
-        Errno::CONNREFUSED => (errno::ECONNREFUSED, "nobody listens there"),
+        Errno::CONNREFUSED => (errno::ECONNREFUSED, "nothing listens at this address"),
         Errno::CONNRESET => (errno::ECONNREFUSED, "the listener closed before it answered"),
         Errno::TIMEDOUT => (errno::ETIMEDOUT, "no answer: the host is down, or a firewall drops packets for this port"),
-        Errno::HOSTUNREACH => (errno::EHOSTUNREACH, "the host cannot be reached, or a firewall refuses"),
-        Errno::NETUNREACH => (errno::ENETUNREACH, "no route leads there"),
-        Errno::INVAL => (errno::EINVAL, "cannot be reached from the address of this side that was given"),
+        Errno::HOSTUNREACH => (errno::EHOSTUNREACH, "the host cannot be reached, or a firewall rejects the connection"),
+        Errno::NETUNREACH => (errno::ENETUNREACH, "no route leads to this address"),
+        Errno::INVAL => (errno::EINVAL, "the peer cannot be reached from the given local address"),
         e => return Error::os("connecting", e),
     };
     Error::fixed(errno, words)
@@ -115,7 +115,7 @@ pub fn accept(listener: BorrowedFd<'_>) -> Result<Option<(OwnedFd, SocketAddr)>>
                 fork::keep_from_children(fd.as_fd());
                 Ok(Some((fd, from)))
             }
-            None => Err(Error::fixed(errno::EPROTO, "accepting a connection: it comes from no IP address")),
+            None => Err(Error::fixed(errno::EPROTO, "accepting a connection: it does not come from an IP address")),
         },
         // Errors of a connection that is already gone; accept(2) asks to treat them like EAGAIN.
         Err(
@@ -329,7 +329,7 @@ pub fn interface_address(name: &str, v6: bool) -> Result<IpAddr> {
     }
     its.find(|i| i.ip.is_ipv6() == v6 && !is_link_local(i.ip)).map(|i| i.ip).ok_or_else(|| {
         let family = if v6 { "IPv6" } else { "IPv4" };
-        Error::new(errno::EADDRNOTAVAIL, format!("interface {name:?} has no {family} address that others could use"))
+        Error::new(errno::EADDRNOTAVAIL, format!("interface {name:?} has no {family} address that peers can use"))
     })
 }
 

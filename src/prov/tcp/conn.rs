@@ -416,7 +416,7 @@ impl Conn {
     /// never given is an error.
     pub fn sent(&self, number: u64) -> Result<Option<usize>> {
         if number == 0 || number > self.next_number {
-            return Err(protocol_error("the number of a message that was never sent"));
+            return Err(protocol_error("the number of a message that this side never sent"));
         }
         Ok(self.sends.iter().position(|s| s.number == number))
     }
@@ -426,7 +426,7 @@ impl Conn {
         self.came.0 += 1;
         self.came.1 += bytes;
         if self.came.0 - self.matched_reported.0 > self.own_window || self.came.1 - self.matched_reported.1 > self.own_budget {
-            return Err(protocol_error("more messages than it was granted"));
+            return Err(protocol_error("more messages than this side's receive window allows"));
         }
         Ok(())
     }
@@ -451,7 +451,7 @@ impl Conn {
     /// Takes note that the peer has matched this many of this side's messages and bytes since the beginning.
     pub fn freed(&mut self, messages: u64, bytes: u64) -> Result<()> {
         if messages < self.freed.0 || bytes < self.freed.1 || messages > self.used.0 || bytes > self.used.1 {
-            return Err(protocol_error("a report of messages that were never sent"));
+            return Err(protocol_error("a count of matched messages that this side never sent"));
         }
         self.freed = (messages, bytes);
         Ok(())
@@ -482,7 +482,7 @@ impl Conn {
     /// Bounds the memory for answers. A peer that sends requests and does not read the answers breaks the protocol.
     pub fn check_unsent_answers(&self) -> Result<()> {
         if self.tx.waiting() > UNSENT_ANSWERS || self.answers > READS || self.list_answers > LIST_READS {
-            return Err(protocol_error("more than it takes answers to"));
+            return Err(protocol_error("requests without receiving the answers"));
         }
         Ok(())
     }

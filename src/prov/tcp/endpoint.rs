@@ -273,7 +273,7 @@ impl prov::Endpoint for Endpoint {
     fn set_rails(&self, rails: RailList) -> Result<()> {
         let mut s = self.state.lock();
         if !matches!(s.phase, Phase::Fresh | Phase::Enabled) {
-            return Err(Error::fixed(errno::EOPBADSTATE, "GDRFAB_OPT_RAILS: is set before the endpoint connects"));
+            return Err(Error::fixed(errno::EOPBADSTATE, "GDRFAB_OPT_RAILS: must be set before the endpoint connects"));
         }
         s.options.rails = Some(rails);
         Ok(())
@@ -292,14 +292,14 @@ impl prov::Endpoint for Endpoint {
         };
         let here = rma::site_of(&self.domain, desc, &[])?;
         let rails = conn.connector.as_ref().map_or(String::new(), |connector| connector.lines());
-        let sealed = if conn.is_sealed { "  every byte sealed (GDRFAB_TCP_SECURITY)\n" } else { "" };
+        let sealed = if conn.is_sealed { "  all data is encrypted (GDRFAB_TCP_SECURITY=sealed)\n" } else { "" };
         let ways = format!("{}{rails}{sealed}", conn.streams_lines());
-        let refused = || Refusals::refused("no path of tcp: the peer is reached over a connection");
+        let refused = || Refusals::refused("not a path of tcp, which reaches the peer over a TCP connection");
         if key == MESSAGES {
             let refusals = match here.is_host() {
-                true => Refusals { socket: None, staged: no("the message lies in host memory: nothing is staged"), ..refused() },
+                true => Refusals { socket: None, staged: no("the message is in host memory, which needs no staging"), ..refused() },
                 false => {
-                    let socket = no("the message lies in a device's memory, which the kernel does not reach");
+                    let socket = no("the message is in device memory, which the kernel cannot access");
                     Refusals { socket, staged: permit(Paths::STAGED), ..refused() }
                 }
             };
@@ -307,11 +307,11 @@ impl prov::Endpoint for Endpoint {
         }
         let there = mr::names_device(key);
         let (socket, staged) = match (here.is_host(), there) {
-            (false, _) => (no("this side's memory is a device's, which the kernel does not reach"), None),
-            (true, Some(true)) => (no("the peer's region is a device's memory, which its kernel does not reach"), None),
-            (true, Some(false)) => (None, no("both sides' memory is the host's: nothing is staged")),
+            (false, _) => (no("the local memory is device memory, which the kernel cannot access"), None),
+            (true, Some(true)) => (no("the peer's region is device memory, which its kernel cannot access"), None),
+            (true, Some(false)) => (None, no("both sides' memory is host memory, which needs no staging")),
             (true, None) => {
-                let words = "not known yet: taken if the region is a device's memory, which a key of its owner's choice does not say";
+                let words = "used if the peer's region is device memory, which a key chosen by the peer's application does not tell";
                 (None, Some(Error::coded(errno::EAGAIN, Code::Path, words)))
             }
         };

@@ -22,10 +22,10 @@ impl State {
     fn take_parcels(&mut self, each: &mut dyn Taker) -> Result<()> {
         while let Some(message) = self.unexpected.front() {
             let Unexpected::Buffered { bytes, data: Some(words), number: None } = message else {
-                return Err(protocol_error("a message that is no parcel"));
+                return Err(protocol_error("a message that is not a lane parcel"));
             };
             let words = usize::try_from(*words).ok().filter(|n| *n <= WORDS && 8 * n <= bytes.len());
-            let parcel = Flat { words: words.ok_or_else(|| protocol_error("a parcel of more words than bytes"))?, bytes };
+            let parcel = Flat { words: words.ok_or_else(|| protocol_error("a lane parcel with more header words than bytes"))?, bytes };
             let len = bytes.len() as u64;
             if !each.take(&parcel) {
                 return Ok(());
@@ -58,7 +58,7 @@ impl Lane for Endpoint {
         let mut s = self.state.lock();
         let len = total(bytes).unwrap_or(usize::MAX).saturating_add(8 * words.len());
         if words.len() > WORDS || len > WHOLE_MAX as usize {
-            return Err(Error::fixed(errno::EMSGSIZE, "a parcel of this length or shape does not go as one message"));
+            return Err(Error::fixed(errno::EMSGSIZE, "internal error: a lane parcel does not fit into one message"));
         }
         let conn = s.up()?;
         if !may_go(conn, len) {

@@ -24,12 +24,12 @@ pub fn refused(why: Error, end: &Ending, at: RemoteAddr) -> Error {
     let range = format!("[{addr:#x}, +{}) of the peer's region {key:#x}", end.len);
     let words = match why.code {
         Code::Key => format!("{range}: the peer has no region with this key: it is stale, foreign, or closed"),
-        Code::Bounds => format!("{range}: the range lies outside it"),
+        Code::Bounds => format!("{range}: the range lies outside the region"),
         Code::Access => {
             let right = match end.kind & (flags::READ | flags::ATOMIC) {
                 0 => "GDRFAB_REMOTE_WRITE",
                 flags::READ => "GDRFAB_REMOTE_READ",
-                _ => "the rights that an atomic operation takes",
+                _ => "the access rights that an atomic operation needs",
             };
             format!("{range}: the region was not registered with {right}")
         }

@@ -289,7 +289,11 @@ fn try_advance(state: &mut State, domain: &Domain) -> Result<()> {
                 return Err(Error::coded(errno::ECONNRESET, Code::PeerGone, "the peer that asked to connect is gone"));
             }
             Some(_) if late => {
-                return Err(Error::coded(errno::ETIMEDOUT, Code::Deadline, "the peer that asked to connect did not join in time"));
+                return Err(Error::coded(
+                    errno::ETIMEDOUT,
+                    Code::Deadline,
+                    "the peer that asked to connect did not complete the handshake in time",
+                ));
             }
             _ => {}
         },
@@ -318,18 +322,18 @@ fn try_advance(state: &mut State, domain: &Domain) -> Result<()> {
                 if request.terms().address == *peer {
                     return state.accept(domain, request, &[]);
                 }
-                crate::log!(Warn, "an endpoint {:?} called where {peer:?} was awaited", request.terms().address);
+                crate::log!(Warn, "a connection from endpoint {:?} is refused: this endpoint expects {peer:?}", request.terms().address);
             }
         }
     }
     if late && matches!(state.phase, Phase::Connecting { .. }) {
         let whom = match &state.phase {
-            Phase::Connecting { stage: ConnectStage::Lookup(asked), .. } => format!("no name server told the address of {}", asked.to),
+            Phase::Connecting { stage: ConnectStage::Lookup(asked), .. } => format!("the name of {} was not resolved", asked.to),
             Phase::Connecting { stage: ConnectStage::Dial(dial), .. } => format!("{} did not answer", dial.peer()),
-            Phase::Connecting { stage: ConnectStage::Await(peer), .. } => format!("{peer} did not call"),
-            _ => "the peer did not join".to_string(),
+            Phase::Connecting { stage: ConnectStage::Await(peer), .. } => format!("{peer} did not connect"),
+            _ => "the peer did not complete the handshake".to_string(),
         };
-        return Err(Error::coded(errno::ETIMEDOUT, Code::Deadline, format!("connecting: {whom} in time")));
+        return Err(Error::coded(errno::ETIMEDOUT, Code::Deadline, format!("connecting: {whom} before the time limit")));
     }
     Ok(())
 }

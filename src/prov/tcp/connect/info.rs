@@ -58,7 +58,10 @@ fn info() -> Info {
 fn port(service: &str) -> Result<u16> {
     let number = service.bytes().all(|b| b.is_ascii_digit()).then(|| service.parse::<u16>().ok());
     number.unwrap_or_else(|| tcp::service_port(service)).ok_or_else(|| {
-        Error::new(errno::ENODATA, format!("service {service:?} is no port number, no service of this host's and no {SCHEME} address"))
+        Error::new(
+            errno::ENODATA,
+            format!("service {service:?} is not a port number, a service name that this host knows or a {SCHEME} address"),
+        )
     })
 }
 
@@ -168,7 +171,7 @@ fn interfaces() -> Fact {
         }
     }
     let chosen = match &config::get().tcp.iface {
-        None => "unless an address is named, endpoints listen on the loopback".to_string(),
+        None => "endpoints listen on the loopback address unless an address or GDRFAB_TCP_IFACE is given".to_string(),
         Some(_) => format!("GDRFAB_TCP_IFACE: {}", own_ip(None).map_err(|e| e.to_string())?),
     };
     let all: Vec<String> = all.into_iter().map(|(name, ips)| format!("{name} {ips}")).collect();
@@ -178,10 +181,11 @@ fn interfaces() -> Fact {
 fn authentication() -> Fact {
     match auth::of_file() {
         Ok(Some(Keys::Shared(_))) => {
-            Ok("peers must know the key of GDRFAB_TCP_KEY_FILE, or that of auth_key; GDRFAB_TCP_SECURITY says whether all is sealed".into())
+            Ok("peers must have the key of GDRFAB_TCP_KEY_FILE or auth_key; GDRFAB_TCP_SECURITY decides whether data is encrypted".into())
         }
         Ok(Some(Keys::Hosts(known))) => Ok(format!(
-            "{} public keys in GDRFAB_TCP_KEY_FILE may connect; this host's is {}; GDRFAB_TCP_SECURITY says whether all is sealed",
+            "owners of {} public keys in GDRFAB_TCP_KEY_FILE may connect; this host's key is {}; GDRFAB_TCP_SECURITY decides whether data \
+             is encrypted",
             known.peers(),
             known.public()
         )),

@@ -27,9 +27,11 @@ pub struct Listener {
 /// Binds a socket to the first of the address's IP addresses that belongs to this host.
 fn bind(address: &Address) -> Result<OwnedFd> {
     if address.token.is_some() {
-        return Err(Error::invalid(format!("info->src_addr: {address} is an endpoint's own address; nobody else can listen there")));
+        return Err(Error::invalid(format!(
+            "info->src_addr: {address} is the address of an endpoint; a passive endpoint needs a host and port"
+        )));
     }
-    let mut result = Err(Error::fixed(errno::EADDRNOTAVAIL, "info->src_addr: leads nowhere"));
+    let mut result = Err(Error::fixed(errno::EADDRNOTAVAIL, "info->src_addr: resolves to no IP address"));
     for at in address.resolve().map_err(|e| e.context("info->src_addr"))? {
         result = tcp::bind(at);
         if result.is_ok() {

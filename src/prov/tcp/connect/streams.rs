@@ -67,7 +67,7 @@ pub fn offer(request: &Request, options: &Options) -> StreamsOffer {
     match listen_for_streams(at, request.key()) {
         Ok((token, acceptor)) => StreamsOffer::Now(count, token, Box::new(acceptor)),
         Err(e) => {
-            crate::log!(Info, "no further streams: {e}");
+            crate::log!(Info, "no additional streams: cannot listen for them: {e}");
             StreamsOffer::None
         }
     }
@@ -158,7 +158,7 @@ impl Conn {
 
     /// Ends the search for further streams of this connection; `why` is for reports.
     fn refuse_more(&mut self, why: Error) {
-        crate::log!(Info, "no further streams to {}: {why}", self.peer);
+        crate::log!(Info, "no additional streams to {}: {why}", self.peer);
         self.streams_state = StreamsState::Refused(Box::new(why));
     }
 
@@ -181,12 +181,14 @@ impl Conn {
         let count = self.rx.streams.as_ref().map_or(0, |streams| streams.count());
         match &self.streams_state {
             StreamsState::None | StreamsState::MayDial { .. } => String::new(),
-            StreamsState::Refused(e) => format!("  no further connections: {e}\n"),
-            StreamsState::Open if why.is_empty() => format!("  from 256 KiB of host memory on over {count} connections of their own\n"),
-            StreamsState::Open if self.tuner.as_ref().is_some_and(|tuner| tuner.uses()) => {
-                format!("  from 256 KiB of host memory on over {count} connections of their own: {why}\n")
+            StreamsState::Refused(e) => format!("  no additional streams: {e}\n"),
+            StreamsState::Open if why.is_empty() => {
+                format!("  transfers of 256 KiB and more of host memory use {count} additional streams\n")
             }
-            StreamsState::Open => format!("  {count} further connections rest: {why}\n"),
+            StreamsState::Open if self.tuner.as_ref().is_some_and(|tuner| tuner.uses()) => {
+                format!("  transfers of 256 KiB and more of host memory use {count} additional streams: {why}\n")
+            }
+            StreamsState::Open => format!("  {count} additional streams are not used now: {why}\n"),
             _ if why.is_empty() => String::new(),
             _ => format!("  {why}\n"),
         }
@@ -197,7 +199,7 @@ impl Conn {
         let (mut ins, mut outs) = (Vec::new(), Vec::new());
         for Link { socket, seal, room, .. } in links {
             if let Err(e) = tune(socket.as_fd()).and_then(|()| tcp::set_unsent(socket.as_fd(), UNSENT)) {
-                crate::log!(Info, "a further stream: {e}");
+                crate::log!(Info, "an additional stream: {e}");
             }
             let fd = Arc::new(socket);
             let (out, incoming) = seal.map_or((None, None), |seal| (Some(seal.out), Some(seal.incoming)));
@@ -208,7 +210,7 @@ impl Conn {
         self.tx.streams = Some(Box::new(Scatter::new(outs)));
         if let Some(tuner) = &mut self.tuner {
             tuner.open();
-            crate::log!(Info, "further streams to {}: {}", self.peer, tuner.words());
+            crate::log!(Info, "additional streams to {}: {}", self.peer, tuner.words());
         }
         self.streams_state = StreamsState::Open;
         Ok(())
@@ -325,7 +327,7 @@ impl State {
             },
             // The dialer has not connected in time. If all streams are connected, STREAMS is here or on its way.
             StreamsState::Awaiting { count, links, until } if now > *until && (links.len() as u32) < *count => {
-                conn.refuse_more(Error::fixed(errno::ETIMEDOUT, "the peer did not call in time"));
+                conn.refuse_more(Error::fixed(errno::ETIMEDOUT, "the peer did not connect them in time"));
                 self.acceptor = None;
             }
             StreamsState::Awaiting { count, links, .. } => {
@@ -339,7 +341,7 @@ impl State {
                     if (links.len() as u32) < *count {
                         match request.accept(Terms::default()) {
                             Ok(link) => links.push(link),
-                            Err(e) => crate::log!(Info, "a further stream: {e}"),
+                            Err(e) => crate::log!(Info, "an additional stream: {e}"),
                         }
                     }
                 }
@@ -369,7 +371,7 @@ impl State {
             return;
         }
         let StreamsState::OnDemand(count) = conn.streams_state else { return };
-        crate::log!(Info, "asking for further streams to {}: {}", conn.peer, tuner.words());
+        crate::log!(Info, "requesting additional streams to {}: {}", conn.peer, tuner.words());
         let peer = tcp::peer(conn.socket()).map(|at| at.ip());
         if peer.is_ok_and(|ip| tcp::interfaces().is_ok_and(|all| all.iter().any(|i| i.ip == ip))) {
             conn.refuse_more(Error::fixed(errno::EOPNOTSUPP, "the peer is on this host"));
@@ -412,13 +414,13 @@ impl State {
     pub fn on_door(&mut self, count: u64, port: u64, token: u64) -> Result<()> {
         let Some(conn) = self.conn.as_deref_mut() else { return Ok(()) };
         if conn.tuner.is_none() {
-            return Err(protocol_error("word of a door for streams, which were not agreed on"));
+            return Err(protocol_error("a request for additional streams, which were not negotiated"));
         }
         if !conn.is_dialer {
             match conn.streams_state {
                 StreamsState::OnDemand(most) if (1..=u64::from(most)).contains(&count) => self.invite(count as u32),
                 StreamsState::Awaiting { .. } if count == 0 => {
-                    conn.refuse_more(Error::fixed(errno::ECONNREFUSED, "the peer could not call"));
+                    conn.refuse_more(Error::fixed(errno::ECONNREFUSED, "the peer could not connect them"));
                     self.acceptor = None;
                 }
                 // The dialer's request was answered already, or the frames of the two sides crossed.
@@ -430,7 +432,7 @@ impl State {
             StreamsState::OnDemand(most) | StreamsState::Asked(most) => most,
             // This side wants no streams. The listener closes its port when nobody has dialed in time.
             StreamsState::Refused(_) => return Ok(()),
-            _ => return Err(protocol_error("a second door for streams")),
+            _ => return Err(protocol_error("a second answer to a request for additional streams")),
         };
         match (count, u16::try_from(port)) {
             (0, _) => conn.refuse_more(Error::fixed(errno::ECONNREFUSED, "the peer could not open a port for them")),
@@ -438,7 +440,7 @@ impl State {
                 conn.may_dial(count as u32, (port, token));
                 conn.wants_more = true;
             }
-            _ => return Err(protocol_error("a door for streams that cannot be")),
+            _ => return Err(protocol_error("an invalid number of additional streams, or an invalid port for them")),
         }
         Ok(())
     }
@@ -448,7 +450,7 @@ impl State {
         let Some(conn) = self.conn.as_deref_mut() else { return Ok(()) };
         match std::mem::replace(&mut conn.streams_state, StreamsState::None) {
             StreamsState::Awaiting { links, .. } if count > 0 && count == links.len() as u64 => conn.open_streams(links)?,
-            _ => return Err(protocol_error("word of streams that there are not")),
+            _ => return Err(protocol_error("a wrong number of additional streams")),
         }
         self.acceptor = None;
         Ok(())
@@ -461,11 +463,11 @@ fn advance_dials(dials: &mut Vec<Dial>, links: &mut Vec<Link>, late: bool) -> Re
         match dial.advance()? {
             Dialed::Waiting => dials.push(dial),
             Dialed::Accepted { link, .. } => links.push(link),
-            Dialed::Rejected(_) => return Err(Error::fixed(errno::ECONNREFUSED, "the peer takes no more of them")),
+            Dialed::Rejected(_) => return Err(Error::fixed(errno::ECONNREFUSED, "the peer accepts no more of them")),
         }
     }
     match late && !dials.is_empty() {
-        true => Err(Error::fixed(errno::ETIMEDOUT, "the peer did not take them in time")),
+        true => Err(Error::fixed(errno::ETIMEDOUT, "the peer did not accept them in time")),
         false => Ok(dials.is_empty()),
     }
 }

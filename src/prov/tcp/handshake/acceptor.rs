@@ -218,7 +218,11 @@ impl HandshakeAcceptor {
                 self.acceptor.set.remove(introduced.socket.as_fd());
                 // The acceptor itself holds one reference.
                 if Arc::strong_count(&self.requests) > self.most_requests {
-                    crate::log!(Info, "{peer} is refused: {} connection requests wait for an answer", self.most_requests);
+                    crate::log!(
+                        Info,
+                        "the request of {peer} is refused: {} connection requests already wait for gdrfab_accept() or gdrfab_reject()",
+                        self.most_requests
+                    );
                     // If ANSWER is lost, the peer still sees the connection end.
                     let _ = introduced.answer(Status::Busy, &Terms::default());
                     return;
@@ -227,7 +231,7 @@ impl HandshakeAcceptor {
             }
             Ok(Err(pending)) => self.keep(pending, now),
             Err(e) => {
-                crate::log!(Info, "a connection attempt of {peer} was dropped: {e}");
+                crate::log!(Info, "a connection attempt from {peer} was dropped: {e}");
                 self.refused.note(peer, e);
             }
         }
@@ -238,7 +242,7 @@ impl HandshakeAcceptor {
         if now < pending.until() {
             self.pending.push(pending);
         } else {
-            crate::log!(Debug, "{} did not introduce itself in time", pending.peer());
+            crate::log!(Debug, "{} did not complete the handshake in time", pending.peer());
         }
     }
 

@@ -23,25 +23,33 @@ const NEXT_NS: u64 = 2_000_000_000;
 /// statuses come from the library, not from the peer's program.
 fn refused(status: Status, key: Option<&Key>) -> Error {
     let (errno, code, words) = match status {
-        Status::Version => (errno::EPROTONOSUPPORT, Code::PeerBroke, "the listener speaks no version of the format that this library does"),
-        Status::KeyNeeded => {
-            (errno::EACCES, Code::None, "one side insists on a key (auth_key, GDRFAB_TCP_KEY_FILE) and the other has none")
-        }
+        Status::Version => (errno::EPROTONOSUPPORT, Code::PeerBroke, "the listener and this library have no protocol version in common"),
+        Status::KeyNeeded => (
+            errno::EACCES,
+            Code::None,
+            "one side requires a key (auth_key, GDRFAB_TCP_KEY_FILE) and the other has none; give both the same key",
+        ),
         Status::KeyWrong if key.is_some_and(|key| key.id().is_some()) => (
             errno::EKEYREJECTED,
             Code::None,
-            "the listener does not permit this side's key, or somebody stands between (GDRFAB_TCP_KEY_FILE)",
+            "the listener's GDRFAB_TCP_KEY_FILE does not permit this side's key, or the connection was tampered with",
         ),
-        Status::KeyWrong => (errno::EACCES, Code::None, "the listener has another key (auth_key, GDRFAB_TCP_KEY_FILE)"),
-        Status::KeyKind => {
-            (errno::EACCES, Code::None, "one side has a shared key, the other one of its own (auth_key, GDRFAB_TCP_KEY_FILE)")
+        Status::KeyWrong => {
+            (errno::EACCES, Code::None, "the listener has a different key; give both sides the same (auth_key, GDRFAB_TCP_KEY_FILE)")
         }
-        Status::SealNeeded => (errno::EACCES, Code::None, "one side seals the connection and the other does not (GDRFAB_TCP_SECURITY)"),
-        Status::WrongDoor => (errno::ECONNREFUSED, Code::None, "no endpoint of that address is there, or it is of another kind"),
+        Status::KeyKind => (
+            errno::EACCES,
+            Code::None,
+            "one side has a shared key and the other a key pair; give both the same kind (auth_key, GDRFAB_TCP_KEY_FILE)",
+        ),
+        Status::SealNeeded => {
+            (errno::EACCES, Code::None, "one side encrypts the connection and the other does not; set GDRFAB_TCP_SECURITY alike on both")
+        }
+        Status::WrongDoor => (errno::ECONNREFUSED, Code::None, "the listener has no endpoint of this address, or one of another kind"),
         Status::Busy => (
             errno::ECONNREFUSED,
             Code::Busy,
-            "the listener has too many connection attempts at once, or no descriptor left (its owner's event queue tells)",
+            "the listener has too many connection attempts, or no free descriptor (its event queue reports that); try again later",
         ),
         Status::Good | Status::Rejected => (errno::ECONNREFUSED, Code::Rejected, "the peer rejected the connection"),
     };
@@ -118,7 +126,10 @@ impl Dial {
             others.retain(|at| at.is_ipv4() == from.is_ipv4());
         }
         let Some(at) = others.front().copied() else {
-            return Err(Error::new(errno::EADDRNOTAVAIL, format!("addr: {to} has no address of the family of this side's")));
+            return Err(Error::new(
+                errno::EADDRNOTAVAIL,
+                format!("addr: {to} has no IP address of the same family (IPv4 or IPv6) as the local address"),
+            ));
         };
         let hello = Hello {
             lowest: key.as_ref().map_or(LOWEST, Key::since),
@@ -172,7 +183,7 @@ impl Dial {
             }
         }
         self.step = DialStep::Over;
-        Err(why.unwrap_or(Error::fixed(errno::EADDRNOTAVAIL, "addr: leads nowhere")))
+        Err(why.unwrap_or(Error::fixed(errno::EADDRNOTAVAIL, "addr: resolves to no IP address")))
     }
 
     /// The descriptor to wait for: until it is writable if `wants_write`, else until it is readable. The descriptor can
@@ -207,7 +218,7 @@ impl Dial {
 
     fn steps(&mut self) -> Result<Dialed> {
         loop {
-            let Some(socket) = &self.socket else { return Err(Error::fixed(errno::EOPBADSTATE, "the attempt is over")) };
+            let Some(socket) = &self.socket else { return Err(Error::fixed(errno::EOPBADSTATE, "the connection attempt has ended")) };
             let fd = socket.as_fd();
             if matches!(self.step, DialStep::Connecting) {
                 match tcp::connected(fd) {
@@ -254,7 +265,7 @@ impl Dial {
         let bytes = self.inbox.array()?;
         // TCP can connect a socket to itself, if the kernel happens to give it the very port that it dials.
         if bytes == self.transcript.hello {
-            return Err(Error::fixed(errno::ECONNREFUSED, "nobody listens there"));
+            return Err(Error::fixed(errno::ECONNREFUSED, "nothing listens at this address"));
         }
         let challenge = Hello::decode(&bytes)?;
         let versions = (challenge.lowest, challenge.highest);
@@ -266,12 +277,14 @@ impl Dial {
             Status::Good if versions.0 == versions.1 && (lowest..=HIGHEST).contains(&versions.0) => {}
             Status::Good | Status::Version => {
                 let (low, high) = versions;
-                return Err(refused(Status::Version, key).context(format_args!("it has {low} to {high}, this side {lowest} to {HIGHEST}")));
+                return Err(
+                    refused(Status::Version, key).context(format_args!("it has versions {low} to {high}, this side {lowest} to {HIGHEST}"))
+                );
             }
             status => return Err(refused(status, key)),
         }
         if challenge.purpose != self.purpose as u8 {
-            return Err(handshake_error("the listener answered for another purpose"));
+            return Err(handshake_error("the listener answered for another kind of connection"));
         }
         let ours = Hello::decode(&self.transcript.hello)?;
         if challenge.sealed != ours.sealed {
@@ -281,7 +294,7 @@ impl Dial {
             return Err(refused(Status::KeyKind, key));
         }
         if challenge.aes && !ours.aes {
-            return Err(handshake_error("the listener chose a cipher that it was not offered"));
+            return Err(handshake_error("the listener chose a cipher that this side did not offer"));
         }
         self.transcript.challenge = bytes;
         if let (Some(key), Some(socket)) = (key, &self.socket) {
@@ -306,7 +319,7 @@ impl Dial {
         if !matches!(head.status, Status::Good | Status::Rejected) {
             return Err(refused(head.status, self.address_key.as_ref()));
         }
-        let unproven = || Error::coded(errno::EACCES, Code::PeerBroke, "the listener has not proven that it knows the key");
+        let unproven = || Error::coded(errno::EACCES, Code::PeerBroke, "the listener did not prove that it has the key");
         if has_key && head.status != Status::Good {
             return Err(unproven());
         }
@@ -320,14 +333,14 @@ impl Dial {
         let version = Hello::decode(&self.transcript.challenge)?.highest;
         let called_for = if terms.later { version >= LATER_SINCE } else { !self.terms.later && terms.door.0 != 0 };
         if terms.streams > self.terms.streams || (terms.streams > 0 && !called_for) {
-            return Err(handshake_error("the listener wants streams that it was not offered"));
+            return Err(handshake_error("the listener accepts more streams than this side offered"));
         }
         if !terms.rails.is_empty() && (self.terms.rails.is_empty() || terms.streams > 0) {
-            return Err(handshake_error("the listener wants rails that it was not offered"));
+            return Err(handshake_error("the listener accepts rails that this side did not offer"));
         }
         match self.socket.take() {
             Some(socket) => Ok(Dialed::Accepted { link: Link::new(socket, version, self.noise.take(), self.address_key.take())?, terms }),
-            None => Err(Error::fixed(errno::EOPBADSTATE, "the attempt is over")),
+            None => Err(Error::fixed(errno::EOPBADSTATE, "the connection attempt has ended")),
         }
     }
 }

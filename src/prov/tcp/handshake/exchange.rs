@@ -46,7 +46,7 @@ impl Inbox {
 
     /// The received bytes as an array.
     pub fn array<const N: usize>(&self) -> Result<[u8; N]> {
-        self.bytes.as_slice().try_into().map_err(|_| Error::fixed(errno::EIO, "the handshake lost count of its bytes"))
+        self.bytes.as_slice().try_into().map_err(|_| Error::fixed(errno::EIO, "internal error: a handshake message has a wrong length"))
     }
 }
 
@@ -77,7 +77,7 @@ pub fn write_message(noise: Option<&mut Noise>, status: Status, token: u64, body
     let Some(noise) = noise else { return Ok([&plain(body.len(), status, token).encode(), body].concat()) };
     let message = noise.write(&[&plain(0, status, token).words(), body].concat())?;
     let Some((ephemeral, sealed)) = message.split_first_chunk::<EPHEMERAL>() else {
-        return Err(handshake_error("a handshake without a key"));
+        return Err(handshake_error("internal error: a handshake message lacks its ephemeral key"));
     };
     Ok([&Head { ephemeral: *ephemeral, ..plain(sealed.len(), Status::Good, 0) }.encode(), sealed].concat())
 }
@@ -87,7 +87,9 @@ pub fn write_message(noise: Option<&mut Noise>, status: Status, token: u64, body
 pub fn read_message(noise: Option<&mut Noise>, head: &Head, body: &[u8]) -> Result<Option<(Status, u64, Vec<u8>)>> {
     let Some(noise) = noise else { return Ok(Some((head.status, head.token, body.to_vec()))) };
     let Ok(said) = noise.read(&[&head.ephemeral, body].concat()) else { return Ok(None) };
-    let Some((words, terms)) = said.split_first_chunk::<HEAD_WORDS>() else { return Err(handshake_error("the handshake says too little")) };
+    let Some((words, terms)) = said.split_first_chunk::<HEAD_WORDS>() else {
+        return Err(handshake_error("a handshake message is too short"));
+    };
     let mut bytes = [0; HEAD_LEN];
     bytes[..HEAD_WORDS].copy_from_slice(words);
     let inner = Head::decode(&bytes)?;

@@ -43,7 +43,7 @@ impl Lookup {
         }) as Work;
         match RESOLVERS.give([work]) {
             true => Ok(Lookup(answer)),
-            false => Err(Error::fixed(errno::EAGAIN, "looking up a host's name: no thread can be started")),
+            false => Err(Error::fixed(errno::EAGAIN, "looking up a host name: cannot start a thread")),
         }
     }
 

@@ -80,7 +80,9 @@ impl Introduced {
 fn send_whole(fd: BorrowedFd<'_>, bytes: &[u8]) -> Result<()> {
     match tcp::send(fd, bytes)? {
         n if n == bytes.len() => Ok(()),
-        _ => Err(Error::coded(errno::ECONNRESET, Code::PeerGone, "the peer that asked to connect takes no answer")),
+        _ => {
+            Err(Error::coded(errno::ECONNRESET, Code::PeerGone, "the socket to the peer that asked to connect has no room for the answer"))
+        }
     }
 }
 
@@ -167,7 +169,7 @@ impl Pending {
                 PendingStep::Head => {
                     let head = Head::decode(&self.inbox.array()?)?;
                     if head.status != Status::Good {
-                        return Err(handshake_error("the introduction has a status"));
+                        return Err(handshake_error("the peer's handshake message has an unexpected status"));
                     }
                     self.inbox = Inbox::of(head.body);
                     self.step = PendingStep::Body(head);
@@ -189,37 +191,61 @@ impl Pending {
         self.lowest = params.key.as_ref().map_or(LOWEST, Key::since);
         let hello = Hello::decode(&self.transcript.hello)?;
         if !hello.speaks_ours() {
-            return Err(self.refuse_with(
-                Status::Version,
-                errno::EPROTONOSUPPORT,
-                "speaks no version of the format that this library does",
-            ));
+            return Err(self.refuse_with(Status::Version, errno::EPROTONOSUPPORT, "has no protocol version in common with this library"));
         }
         self.version = hello.common();
         if hello.status != Status::Good {
-            return Err(handshake_error("the greeting has a status"));
+            return Err(handshake_error("the peer's first handshake message has an unexpected status"));
         }
         match (hello.keyed, &params.key) {
-            (false, Some(_)) => return Err(self.refuse_with(Status::KeyNeeded, errno::EACCES, "has no key, which this side insists on")),
-            (true, None) => return Err(self.refuse_with(Status::KeyNeeded, errno::EACCES, "insists on a key, and this side has none")),
+            (false, Some(_)) => {
+                return Err(self.refuse_with(
+                    Status::KeyNeeded,
+                    errno::EACCES,
+                    "has no key, but this side requires one (auth_key, GDRFAB_TCP_KEY_FILE)",
+                ));
+            }
+            (true, None) => {
+                return Err(self.refuse_with(
+                    Status::KeyNeeded,
+                    errno::EACCES,
+                    "requires a key, but this side has none (auth_key, GDRFAB_TCP_KEY_FILE)",
+                ));
+            }
             _ => {}
         }
         if let Some(key) = &params.key {
             if hello.highest < self.lowest {
-                return Err(self.refuse_with(Status::Version, errno::EPROTONOSUPPORT, "speaks no version in which such a key is known"));
+                return Err(self.refuse_with(
+                    Status::Version,
+                    errno::EPROTONOSUPPORT,
+                    "has no protocol version that supports this kind of key",
+                ));
             }
             if hello.sealed != key.seal {
-                return Err(self.refuse_with(Status::SealNeeded, errno::EACCES, "seals, or does not, unlike this side"));
+                return Err(self.refuse_with(
+                    Status::SealNeeded,
+                    errno::EACCES,
+                    "differs from this side in GDRFAB_TCP_SECURITY: one encrypts and the other does not",
+                ));
             }
             if hello.id.is_some() != key.id().is_some() {
-                return Err(self.refuse_with(Status::KeyKind, errno::EACCES, "has a shared key, or its own, unlike this side"));
+                return Err(self.refuse_with(
+                    Status::KeyKind,
+                    errno::EACCES,
+                    "has another kind of key than this side: one has a shared key, the other a key pair",
+                ));
             }
             if key.for_peer(hello.id).is_none() {
-                return Err(self.refuse_with(Status::KeyWrong, errno::EKEYREJECTED, "has a key that GDRFAB_TCP_KEY_FILE does not have"));
+                return Err(self.refuse_with(
+                    Status::KeyWrong,
+                    errno::EKEYREJECTED,
+                    "has a key that is not in this side's GDRFAB_TCP_KEY_FILE",
+                ));
             }
         }
         if hello.purpose != params.purpose as u8 {
-            return Err(self.refuse_with(Status::WrongDoor, errno::ECONNREFUSED, "meant another kind of endpoint"));
+            return Err(self.refuse_with(Status::WrongDoor, errno::ECONNREFUSED, "tried to connect to another kind of endpoint"));
         }
         let flags = Hello { aes: hello.aes && Cipher::is_aes_fast(), id: params.key.as_ref().and_then(Key::id), ..hello };
         self.transcript.challenge = Hello { nonce: nonce()?, lowest: self.version, highest: self.version, ..flags }.encode();
@@ -232,7 +258,7 @@ impl Pending {
     /// The key that applies to the caller who sent HELLO.
     fn key_of(&self, key: &Key) -> Result<Key> {
         let id = Hello::decode(&self.transcript.hello)?.id;
-        key.for_peer(id).ok_or(Error::fixed(errno::EKEYREJECTED, "has a key that GDRFAB_TCP_KEY_FILE does not have"))
+        key.for_peer(id).ok_or(Error::fixed(errno::EKEYREJECTED, "has a key that is not in this side's GDRFAB_TCP_KEY_FILE"))
     }
 
     /// INTRO has arrived: checks it. With a key, nothing in INTRO is trusted before it decrypts.
@@ -244,19 +270,19 @@ impl Pending {
             None => None,
         };
         let Some((status, token, body)) = read_message(noise.as_deref_mut(), head, &self.inbox.bytes)? else {
-            return Err(self.refuse_with(Status::KeyWrong, errno::EACCES, "has another key, or somebody stands between"));
+            return Err(self.refuse_with(Status::KeyWrong, errno::EACCES, "has a different key, or the connection was tampered with"));
         };
         if status != Status::Good {
-            return Err(handshake_error("the introduction has a status"));
+            return Err(handshake_error("the peer's handshake message has an unexpected status"));
         }
         // The tokens are compared as one number, so that the time does not tell how much of a guess is right.
         if token ^ params.token != 0 {
-            return Err(self.refuse_with(Status::WrongDoor, errno::ECONNREFUSED, "named an endpoint that is not here"));
+            return Err(self.refuse_with(Status::WrongDoor, errno::ECONNREFUSED, "named an endpoint that does not exist here"));
         }
         let terms = Terms::decode(&body)?;
         let streams_since = if terms.later { LATER_SINCE } else { STREAMS_SINCE };
         if (self.version < streams_since && terms.streams > 0) || (self.version < RAILS_SINCE && !terms.rails.is_empty()) {
-            return Err(handshake_error("the introduction has flags that its version does not"));
+            return Err(handshake_error("the peer's handshake message has flags that its protocol version does not define"));
         }
         Ok(Introduced { socket: self.socket, peer: self.peer, terms, version: self.version, noise, key })
     }

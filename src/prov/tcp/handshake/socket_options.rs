@@ -29,7 +29,7 @@ pub fn tune(socket: BorrowedFd<'_>) -> Result<()> {
     }
     let algorithm = config.congestion.as_deref().or((local.ip() == peer.ip()).then_some(LOCAL_CONGESTION));
     if let Some(Err(e)) = algorithm.map(|name| tcp::set_congestion(socket, name)) {
-        crate::log!(Info, "{e}; the host's choice stays");
+        crate::log!(Info, "{e}; the host's default is used");
     }
     Ok(())
 }

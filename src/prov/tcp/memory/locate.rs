@@ -15,11 +15,11 @@ pub fn locate(attr: &Attr<'_>, memory: &Allocations) -> Result<Located> {
     let iovs = match attr.source {
         Source::File { fd, offset, len, base_addr } => {
             if len == 0 {
-                return Err(Error::invalid("dmabuf->len: 0"));
+                return Err(Error::invalid("dmabuf->len: 0, must be at least 1"));
             }
             let base = file::base_of(offset, len, file::size_of(fd)?, base_addr)?;
             let file = MappedFile::new(fd, offset, len, attr.access.is_written())?;
-            let iov = file.part(0, len).ok_or(Error::fixed(errno::EIO, "the mapping is shorter than the file"))?;
+            let iov = file.part(0, len).ok_or(Error::fixed(errno::EIO, "dmabuf->fd: the mapping is shorter than the file"))?;
             let pieces = Pieces::One(Piece { iov, id: 0, at: iov });
             let location = Location { pieces, base, len: len as u64, site: Site::HOST, kind: Kind::Host };
             return Ok(Located { location, file: Some(file), own: mem::never_shrinks(fd) });

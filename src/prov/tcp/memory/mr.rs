@@ -130,11 +130,13 @@ pub fn path_of(site: Site) -> Paths {
 pub fn check_path(path: Paths, process: Paths, policy: &PathPolicy) -> Result<()> {
     let who = match () {
         () if !process.contains(path) => format!("GDRFAB_TCP_PATHS permits {}", process.words()),
-        () if !policy.allowed().contains(path) => format!("require {}, forbid {}", policy.require.words(), policy.forbid.words()),
+        () if !policy.allowed().contains(path) => {
+            format!("attr->require {}, attr->forbid {}", policy.require.words(), policy.forbid.words())
+        }
         () => return Ok(()),
     };
     let memory = if path == Paths::SOCKET { "host" } else { "device" };
-    let words = format!("over tcp, {memory} memory goes by the path {}, which is ruled out: {who}", path.words());
+    let words = format!("tcp moves {memory} memory by the path {}, which is not permitted: {who}", path.words());
     Err(Error::coded(errno::EOPNOTSUPP, Code::Path, words))
 }
 
@@ -196,9 +198,10 @@ impl Regions {
     pub fn explain(&self, id: RegionId) -> Result<String> {
         let r = self.registry.get(id)?;
         let why = match r.paths {
-            Paths::SOCKET => "socket: the kernel copies between this memory and the connection; no copy of ours\n  staged: not needed",
+            Paths::SOCKET => "socket: the kernel copies between this memory and the connection\n  staged: not needed",
             _ => {
-                "socket: impossible, the CPU does not reach device memory\n  staged: through pinned slots, the device's copies beside the wire"
+                "socket: impossible, the CPU cannot access device memory\n  staged: through pinned host buffers; device copies and \
+                 network transfer overlap"
             }
         };
         Ok(format!("{}{}\n  {why}\n", r.headline(""), r.paths.words()))

@@ -47,7 +47,7 @@ impl StagingLane {
         let file = mem::memfd("gdrfab-slots", len)?;
         let memory = Mapping::new(file.as_fd(), 0, len, Protection::ReadWrite)?;
         let pin = up.pin(memory.as_ptr() as u64, len as u64);
-        let pin = pin.map_err(|e| crate::log!(Info, "slots for {site} stay unpinned, so its copies are slower: {e}")).ok();
+        let pin = pin.map_err(|e| crate::log!(Info, "staging buffers for {site} could not be pinned, so its copies are slower: {e}")).ok();
         let reached = pin.is_some() && up.reaches(site.device, memory.as_ptr() as u64, len as u64);
         let free = (0..COUNT).rev().collect();
         Ok(StagingLane { site, stream: up.stream(site.device)?, _pin: pin, memory, reached, free, done: 0, number })
@@ -145,7 +145,7 @@ impl StagingLanes {
                 self.all.len() - 1
             }
         };
-        self.all.get_mut(at).ok_or(Error::fixed(errno::EIO, "no lane"))
+        self.all.get_mut(at).ok_or(Error::fixed(errno::EIO, "internal error: unknown staging lane"))
     }
 
     /// Drops the lane of a device. Dropping its stream waits for the copies.
@@ -220,7 +220,7 @@ impl DeviceSource {
     pub fn pump(&mut self, lanes: &mut StagingLanes) -> Result<bool> {
         if self.is_orphan(lanes) {
             self.flights.clear();
-            return Err(Error::coded(errno::EIO, Code::Fault, "the device's copies were given up with another operation's"));
+            return Err(Error::coded(errno::EIO, Code::Fault, "the device's copies were abandoned after another operation's copy failed"));
         }
         let outcome = self.try_pump(lanes);
         if outcome.is_err() {

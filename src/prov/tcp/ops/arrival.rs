@@ -106,11 +106,15 @@ impl State {
     pub fn on_taken(&mut self, h: &Header, words: &[u8]) -> Result<()> {
         let Some(conn) = self.conn.as_deref_mut() else { return Ok(()) };
         let number = word(words, 0);
-        let at = conn.fetches.iter().position(|t| t.number == number).ok_or_else(|| protocol_error("bytes that nobody asked for"))?;
+        let at = conn
+            .fetches
+            .iter()
+            .position(|t| t.number == number)
+            .ok_or_else(|| protocol_error("data of a message that this side did not request"))?;
         let want = conn.fetches.get(at).map_or(0, |t| t.want);
         let failed = match h.has(FAILED) {
-            true => Some(error_of(word(words, 1)).err().ok_or_else(|| protocol_error("a failure that is none"))?),
-            false if h.len != want => return Err(protocol_error("another length than was taken")),
+            true => Some(error_of(word(words, 1)).err().ok_or_else(|| protocol_error("a failure report with the status of success"))?),
+            false if h.len != want => return Err(protocol_error("another number of bytes than this side requested")),
             false => None,
         };
         let Some(t) = conn.fetches.remove(at) else { return Ok(()) };

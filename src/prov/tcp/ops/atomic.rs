@@ -31,7 +31,7 @@ impl State {
         let held = self.held();
         let conn = self.up()?;
         if !conn.has_atomics {
-            return Err(Error::fixed(errno::EOPNOTSUPP, "ep: the peer speaks an older version of the format, without atomic operations"));
+            return Err(Error::fixed(errno::EOPNOTSUPP, "ep: the peer's protocol version has no atomic operations; update gdrfab there"));
         }
         let waits = conn.tx.waiting() > QUEUE_MAX || conn.keeps_back(c.flags) || held > 0;
         let full = conn.outstanding() >= TX_SIZE || waits || (fetches && conn.reads.len() >= READS);
@@ -85,7 +85,7 @@ fn decode_request(h: &Header, words: &[u8]) -> Result<AtomicRequest> {
         Some(what) if what.operands() as u64 == h.len && !(what.fetches() && h.has(PROMPT)) => {
             Ok(AtomicRequest { what, addr: word(words, 1), key: word(words, 2), paths: h.paths, prompt: h.has(PROMPT) })
         }
-        _ => Err(protocol_error("an atomic operation that does not exist")),
+        _ => Err(protocol_error("an unknown atomic operation")),
     }
 }
 

@@ -122,7 +122,7 @@ impl State {
     fn handle(&mut self, domain: &Domain, h: &Header, size: usize) -> Result<()> {
         let Some(conn) = self.conn.as_deref_mut() else { return Ok(()) };
         if !conn.ready && h.kind != Kind::Ready {
-            return Err(protocol_error("something else than READY first"));
+            return Err(protocol_error("another frame before READY"));
         }
         if h.done != conn.acked {
             self.acknowledge(h.done)?;
@@ -168,7 +168,7 @@ impl State {
             Kind::Got => self.on_got(word(words, 0), word(words, 1)),
             Kind::Matched => conn.freed(word(words, 0), word(words, 1)),
             Kind::Nothing => Ok(()),
-            Kind::Ready if conn.ready => Err(protocol_error("READY where it has no place")),
+            Kind::Ready if conn.ready => Err(protocol_error("a second READY")),
             Kind::Ready => {
                 conn.ready = true;
                 self.on_ready();
@@ -189,11 +189,11 @@ impl State {
         let Some(conn) = self.conn.as_deref_mut() else { return Ok(()) };
         let news = done.wrapping_sub(conn.acked) as usize;
         if news > conn.writes.len() {
-            return Err(protocol_error("an acknowledgement of writes that were never sent"));
+            return Err(protocol_error("an acknowledgement of writes that this side never sent"));
         }
         // To accept this acknowledgement would complete a write whose memory is still being sent.
         if conn.tx.first_write().is_some_and(|first| (first.wrapping_sub(conn.acked) as usize) <= news) {
-            return Err(protocol_error("an acknowledgement of a write that is still on its way"));
+            return Err(protocol_error("an acknowledgement of a write that this side is still sending"));
         }
         conn.acked = done;
         for _ in 0..news {
@@ -266,15 +266,15 @@ impl State {
     /// Handles ANSWERED: the body goes into the memory of the oldest READ.
     fn on_answer(&mut self, h: &Header, words: &[u8]) -> Result<()> {
         let Some(conn) = self.conn.as_deref_mut() else { return Ok(()) };
-        let Some(read) = conn.reads.front() else { return Err(protocol_error("an answer to no read")) };
+        let Some(read) = conn.reads.front() else { return Err(protocol_error("an answer to a read that this side never sent")) };
         if h.has(FAILED) {
             let said = if read.end.part { error_of_list(word(words, 0)) } else { error_of(word(words, 0)) };
-            let why = said.err().ok_or_else(|| protocol_error("a failure that is none"))?;
+            let why = said.err().ok_or_else(|| protocol_error("a failure report with the status of success"))?;
             let why = refusal::refused(why, &read.end, read.at);
             return self.begin(BodySink::Nothing, BodyEnd::Answer, h, Some(why));
         }
         if h.len != read.end.len as u64 {
-            return Err(protocol_error("an answer of another length than was asked for"));
+            return Err(protocol_error("an answer of another length than the read's"));
         }
         let sink = if read.over { BodySink::Nothing } else { sink_of(read.pieces.clone(), read.site, h.len) };
         self.begin(sink, BodyEnd::Answer, h, None)
@@ -288,10 +288,10 @@ impl State {
             return Ok(());
         };
         let Some(offered) = conn.sends.get_mut(at).and_then(|op| op.offered.take()) else {
-            return Err(protocol_error("a second TAKE for one offer"));
+            return Err(protocol_error("a second TAKE for one message"));
         };
         if h.len > offered.len {
-            return Err(protocol_error("a TAKE of more than was offered"));
+            return Err(protocol_error("a TAKE of more bytes than were offered"));
         }
         let (end, ack) = conn.sends.get(at).map(|op| (op.end, op.ack)).unwrap_or_default();
         if !ack {
@@ -305,9 +305,9 @@ impl State {
     fn on_report(&mut self, sequence: u64, status: u64) -> Result<()> {
         let Some(conn) = self.conn.as_deref_mut() else { return Ok(()) };
         let at = (sequence as u32).wrapping_sub(conn.acked).wrapping_sub(1) as usize;
-        let Some(op) = conn.writes.get_mut(at) else { return Err(protocol_error("a report of a write that was never sent")) };
+        let Some(op) = conn.writes.get_mut(at) else { return Err(protocol_error("a failure report of a write that this side never sent")) };
         let said = if op.end.part { error_of_list(status) } else { error_of(status) };
-        let why = said.err().ok_or_else(|| protocol_error("a failure that is none"))?;
+        let why = said.err().ok_or_else(|| protocol_error("a failure report with the status of success"))?;
         op.refused = Some(Box::new(refusal::refused(why, &op.end, op.at)));
         Ok(())
     }
@@ -317,10 +317,10 @@ impl State {
         let Some(conn) = self.conn.as_deref_mut() else { return Ok(()) };
         let Some(at) = conn.sent(number)? else { return Ok(()) };
         if !conn.sends.get(at).is_some_and(|op| op.ack && op.offered.is_none()) {
-            return Err(protocol_error("a GOT for what it has not got"));
+            return Err(protocol_error("a GOT for a message that it has not received"));
         }
         if conn.tx.holds_message(number) {
-            return Err(protocol_error("a GOT for a message that is still on its way"));
+            return Err(protocol_error("a GOT for a message that this side is still sending"));
         }
         if let Some(op) = conn.sends.remove(at) {
             self.end(&op.end, error_of(status));

@@ -98,7 +98,7 @@ impl State {
     pub fn list_part(&mut self, domain: &Domain, dir: Dir, runs: &[list::Run], pairs: &[Pair], c: &Common) -> Result<usize> {
         let conn = self.up()?;
         if !conn.has_lists {
-            return Err(Error::fixed(errno::EOPNOTSUPP, "ep: the peer speaks an older version of the format, without lists"));
+            return Err(Error::fixed(errno::EOPNOTSUPP, "ep: the peer's protocol version has no list operations; update gdrfab there"));
         }
         let lists = conn.reads.iter().filter(|r| r.pieces.is_list()).count();
         let many = dir == Dir::Read && (conn.reads.len() >= READS || lists >= LIST_READS);
@@ -174,7 +174,7 @@ impl State {
     pub fn on_list(&mut self, domain: &Domain, h: &Header, data: Option<u64>, blocks: &[u8]) -> Result<()> {
         let lens = (0..blocks.len() / BLOCK).map(|i| word(blocks, 3 * i + 1));
         if lens.clone().try_fold(0u64, |sum, len| sum.checked_add(len)) != Some(h.len) {
-            return Err(protocol_error("blocks whose lengths do not make the frame's"));
+            return Err(protocol_error("blocks whose lengths do not sum to the frame's length"));
         }
         let Some(conn) = self.conn.as_deref_mut() else { return Ok(()) };
         if h.kind == Kind::Read {
@@ -204,7 +204,7 @@ impl Conn {
     /// Begins to receive the `count` blocks of a list, which come before the data.
     pub fn expect_list(&mut self, h: &Header, data: Option<u64>, count: u64) -> Result<()> {
         if !self.has_lists || !(1..=BLOCKS_MAX as u64).contains(&count) {
-            return Err(protocol_error("a list of no blocks, or of too many"));
+            return Err(protocol_error("a list with no blocks or too many"));
         }
         let len = count as usize * BLOCK;
         let list = Incoming::new(BodySink::Buffer(granted(len)?), BodyEnd::List(*h, data), len as u64, false);

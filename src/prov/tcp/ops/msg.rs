@@ -41,7 +41,7 @@ impl State {
         let total = measure_op(local, c, false)?;
         self.up()?;
         let site = site_of(domain, c.desc, local)?;
-        let pieces = Pieces::from(local).ok_or(Error::invalid("iov_count"))?;
+        let pieces = Pieces::from(local).ok_or(Error::invalid("iov_count: too many pieces"))?;
         let wanted = self.bind.wants_entry(c.flags);
         let held = self.held();
         let conn = self.up()?;
@@ -217,7 +217,7 @@ impl State {
         }
         let room = measure(local, MAX_MSG)?;
         let site = site_of(domain, c.desc, local)?;
-        let pieces = Pieces::from(local).ok_or(Error::invalid("iov_count"))?;
+        let pieces = Pieces::from(local).ok_or(Error::invalid("iov_count: too many pieces"))?;
         if self.recvs.len() + self.held() >= RX_SIZE {
             return Err(Error::AGAIN);
         }

@@ -117,7 +117,7 @@ impl State {
         // The kernel accepts one more call for a connection that the peer has closed, and would lose its bytes
         // silently. After a pause the connection is therefore examined first.
         let sent = match tx.has_rested() && socket::hung_up(&fd) {
-            true => Err(Error::fixed(errno::EPIPE, "it closed the connection or died")),
+            true => Err(Error::fixed(errno::EPIPE, "the peer closed the connection or died")),
             false => tx.flush(std::os::fd::AsFd::as_fd(fd)),
         };
         if let Err(e) = sent {
@@ -223,7 +223,7 @@ impl State {
     /// Completes operations and receives whose deadline has passed, and finds the next deadline.
     fn expire(&mut self, now: u64) {
         let late = |end: &Ending| end.deadline != 0 && end.deadline <= now;
-        self.end_operations(late, &Error::late("the operation did not end"), usize::MAX);
+        self.end_operations(late, &Error::late("the operation did not complete"), usize::MAX);
         let unfilled = Error::coded(errno::ETIMEDOUT, Code::Deadline, "no message came before the receive's deadline");
         self.end_receives(|deadline, _| deadline != 0 && deadline <= now, &unfilled, usize::MAX);
         let mut earliest = u64::MAX;

@@ -56,7 +56,7 @@ impl State {
         if site.is_host() || self.allowed(domain).contains(Paths::STAGED) {
             return Ok(());
         }
-        let words = format!("{site} memory goes by the path staged, which this endpoint or GDRFAB_TCP_PATHS rules out");
+        let words = format!("{site} memory needs the path staged, which this endpoint's options or GDRFAB_TCP_PATHS do not permit");
         Err(Error::coded(errno::EOPNOTSUPP, Code::Path, words))
     }
 
@@ -88,7 +88,7 @@ impl State {
         }
         self.up()?;
         let site = site_of(domain, c.desc, local)?;
-        let pieces = Pieces::from(local).ok_or(Error::invalid("iov_count"))?;
+        let pieces = Pieces::from(local).ok_or(Error::invalid("iov_count: too many pieces"))?;
         let wanted = self.bind.wants_entry(c.flags);
         let held = self.held();
         let conn = self.up()?;

@@ -119,7 +119,7 @@ pub fn are_short(blocks: usize, total: u64) -> bool {
 pub fn check_sum(h: &Header, words: &[u8]) -> Result<()> {
     let sum = (0..usize::from(h.pieces)).try_fold(0u64, |sum, i| sum.checked_add(word(words, 3 * i + 1)));
     if sum != Some(h.len) {
-        return Err(protocol_error("pieces whose lengths do not make the frame's"));
+        return Err(protocol_error("pieces whose lengths do not sum to the frame's length"));
     }
     Ok(())
 }

@@ -125,7 +125,7 @@ impl Rail {
         if want.abs_diff(self.ahead) > self.ahead / 4 {
             self.ahead = want;
             if let Err(e) = tcp::set_unsent(self.socket.as_fd(), want as i32) {
-                crate::log!(Debug, "a rail: {e}");
+                crate::log!(Debug, "setting the socket options of a rail: {e}");
             }
         }
     }

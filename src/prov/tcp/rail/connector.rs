@@ -180,7 +180,7 @@ impl RailConnector {
                 let most = acceptors.len();
                 for request in acceptors.iter_mut().flat_map(HandshakeAcceptor::poll) {
                     if let Err(e) = admit(request, &self.rails, most, now) {
-                        crate::log!(Info, "a rail: {e}");
+                        crate::log!(Info, "a rail was not accepted or not configured: {e}");
                     }
                 }
             }
@@ -256,8 +256,8 @@ impl RailDial {
         };
         match dial.advance() {
             Ok(Dialed::Waiting) if now < self.until => {}
-            Ok(Dialed::Waiting) => self.again(&Error::fixed(errno::ETIMEDOUT, "no answer in time"), now),
-            Ok(Dialed::Rejected(_)) => self.again(&Error::fixed(errno::ECONNREFUSED, "the peer takes it not now"), now),
+            Ok(Dialed::Waiting) => self.again(&Error::fixed(errno::ETIMEDOUT, "the peer did not answer in time"), now),
+            Ok(Dialed::Rejected(_)) => self.again(&Error::fixed(errno::ECONNREFUSED, "the peer rejected the rail; it is tried again"), now),
             Ok(Dialed::Accepted { link, .. }) => {
                 prepare(&link);
                 let up = rails.lock().attach(number, self.generation, link);
@@ -277,7 +277,7 @@ impl RailDial {
 
     /// After a failed attempt: sets the pause before the next attempt, and doubles the pause after that, up to `PAUSE_MOST_NS`.
     fn again(&mut self, why: &Error, now: u64) {
-        crate::log!(Debug, "a rail from {} to {}: {why}", self.from, self.to);
+        crate::log!(Debug, "connecting a rail from {} to {}: {why}", self.from, self.to);
         self.dial = None;
         self.until = now + self.pause;
         self.pause = (2 * self.pause).min(PAUSE_MOST_NS);
@@ -287,7 +287,7 @@ impl RailDial {
 /// Sets the options of a rail's socket.
 fn prepare(link: &Link) {
     if let Err(e) = tune(link.socket.as_fd()) {
-        crate::log!(Info, "a rail: {e}");
+        crate::log!(Info, "a rail was not accepted or not configured: {e}");
     }
 }
 
@@ -300,7 +300,7 @@ pub fn begin() -> Result<SharedRails> {
 /// it.
 fn admit(request: Request, rails: &Mutex<Rails>, most: usize, now: u64) -> Result<()> {
     let Some((number, generation)) = request.terms().data.split_first_chunk::<1>().filter(|(_, rest)| rest.len() == 4) else {
-        return Err(Error::fixed(errno::EPROTO, "it does not say which it is"));
+        return Err(Error::fixed(errno::EPROTO, "the peer's request does not name a rail"));
     };
     let (number, generation) = (usize::from(number[0]), generation.try_into().map_or(0, u32::from_le_bytes));
     {
@@ -309,7 +309,10 @@ fn admit(request: Request, rails: &Mutex<Rails>, most: usize, now: u64) -> Resul
         let is_new = number < most && generation > slot.map_or(0, |b| b.generation);
         let is_early = slot.is_some_and(|b| b.generation > 0 && now.saturating_sub(b.since) < TOO_SOON_NS);
         if !is_new || is_early {
-            return Err(Error::fixed(errno::EPROTO, "there is no such rail, or it is not the next one of its number, or too soon"));
+            return Err(Error::fixed(
+                errno::EPROTO,
+                "the peer's request names an unknown rail, an outdated attempt, or comes too soon after the last",
+            ));
         }
     }
     let link = request.accept(Terms::default())?;

@@ -56,7 +56,7 @@ impl Reorder {
         let end = from + len as u64;
         let next = self.expected + self.ready.as_ref().map_or(0, |(_, len)| *len as u64);
         if end > self.expected + WINDOW || self.early.len() >= SEGMENTS {
-            return Err(protocol_error("segments beyond what may be on their way"));
+            return Err(protocol_error("segments beyond the reorder window"));
         }
         let at = self.early.partition_point(|h| h.from < from);
         let (before, behind) = (at.checked_sub(1).and_then(|at| self.early.get(at)), self.early.get(at));
@@ -65,7 +65,7 @@ impl Reorder {
             return Ok(false);
         }
         if from < next.max(before.map_or(0, |h| h.from + h.len as u64)) || behind.is_some_and(|h| end > h.from) {
-            return Err(protocol_error("a segment that is cut in another way than before"));
+            return Err(protocol_error("a segment that overlaps an earlier one"));
         }
         if from == self.expected {
             self.ready = Some((bytes, len));

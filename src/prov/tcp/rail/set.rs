@@ -185,7 +185,7 @@ impl Rails {
             self.slots.push(RailSlot::default());
         }
         if self.drop_rail(number) {
-            self.push_event(number, errno::ECONNRESET, false, "the peer has lost it, and calls again");
+            self.push_event(number, errno::ECONNRESET, false, "the peer lost this rail and connects it again");
         }
         self.set.add(rail.socket.as_fd())?;
         let Some(slot) = self.slots.get_mut(number) else { return Ok(()) };
@@ -284,7 +284,7 @@ impl Rails {
         self.lost_reports.push_back((number, generation));
         self.push_event(number, why.errno, false, &why.words);
         if self.count_up() == 0 {
-            self.gone.get_or_insert(lost(&format!("the last of its rails is lost: {}", why.words)));
+            self.gone.get_or_insert(lost(&format!("the last rail of the connection is lost: {}", why.words)));
             self.lost_at = time::now_ns();
             // If another rail was lost much earlier, the peer's host did not die: all rails would have been lost together.
             let (now, known) = (self.lost_at, |b: &&RailSlot| b.generation > 0);
@@ -365,7 +365,7 @@ impl Rails {
                         self.on_segment(i, head, bytes)?;
                     }
                     Ok(Received::Nothing) => break,
-                    Ok(Received::Ended) => self.lose(i, &lost("the peer closed it, or died")),
+                    Ok(Received::Ended) => self.lose(i, &lost("the peer closed the rail's connection or died")),
                     // A violation of the protocol is the peer's fault: another rail would not help.
                     Err(e) if e.code == Code::PeerBroke => return Err(e),
                     Err(e) => self.lose(i, &e),
@@ -378,7 +378,7 @@ impl Rails {
     /// Takes the acknowledgement in a segment's head, and the segment's data or its news of a lost rail.
     fn on_segment(&mut self, number: usize, head: SegmentHead, bytes: Option<Buf>) -> Result<()> {
         if head.taken > self.begun {
-            return Err(protocol_error("word that it took bytes which were never sent"));
+            return Err(protocol_error("an acknowledgement of bytes that this side never sent"));
         }
         if head.taken > self.acked {
             self.acked = head.taken;
@@ -387,7 +387,7 @@ impl Rails {
         let (from, len, bytes) = match (head.word, bytes) {
             (SegmentKind::Down { rail, generation }, _) => {
                 if self.slots.get(rail).is_some_and(|b| b.up.is_some() && b.generation == generation) {
-                    self.lose(rail, &lost("the peer has lost it"));
+                    self.lose(rail, &lost("the peer reports the loss of this rail"));
                 }
                 return Ok(());
             }
@@ -418,7 +418,7 @@ impl Rails {
             rail.ask(now);
             let (patience, name) = if others { (silence_ms, "GDRFAB_TCP_RAIL_TIMEOUT_MS") } else { (last_ms, "GDRFAB_TCP_TIMEOUT_MS") };
             if patience > 0 && rail.health.is_silent_for(patience, now) {
-                let why = format!("the path did not answer for {patience} ms ({name})");
+                let why = format!("the peer did not answer on this rail for {patience} ms ({name})");
                 self.lose(i, &Error::new(errno::ETIMEDOUT, why));
             } else if others && !rail.is_sending() && !rail.blocked && now.saturating_sub(rail.spoke) > silence_ns {
                 self.begin(i, SegmentKind::Data { from: 0, len: 0 }, 0, now);

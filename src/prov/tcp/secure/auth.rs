@@ -62,18 +62,18 @@ fn read(path: &str) -> Result<Keys> {
     let file = File::options().read(true).custom_flags(libc::O_NONBLOCK | libc::O_CLOEXEC).open(path).map_err(io)?;
     let facts = file.metadata().map_err(io)?;
     if !facts.is_file() {
-        return Err(refuse("is no regular file".into()));
+        return Err(refuse("is not a regular file".into()));
     }
     // Root as the owner is permitted, because root can read any file anyway; any other owner could have chosen the key.
     if facts.uid() != 0 && facts.uid() != process::euid() {
         return Err(refuse(format!(
-            "belongs to user {}; a key's file belongs to who uses it ({}), or to root",
+            "belongs to user {}; a key file must belong to the user of this process ({}) or to root",
             facts.uid(),
             process::euid()
         )));
     }
     if facts.mode() & 0o077 != 0 {
-        return Err(refuse(format!("group or others have rights to it (mode {:03o}); chmod 600", facts.mode() & 0o777)));
+        return Err(refuse(format!("the group or other users have access to it (mode {:03o}); run chmod 600", facts.mode() & 0o777)));
     }
     // With enough capacity from the start the vector is never moved, which would leave a copy of the key in freed memory.
     let mut bytes = Zeroizing::new(Vec::with_capacity(facts.len().min(known::FILE_MAX as u64) as usize + 64));
@@ -86,8 +86,10 @@ fn read(path: &str) -> Result<Keys> {
         bytes.pop();
     }
     match bytes.len() {
-        n if n < Secret::MIN => Err(refuse(format!("has {n} bytes; a key has {} to {}", Secret::MIN, Secret::MAX))),
-        n if n > Secret::MAX => Err(refuse(format!("has more than {} bytes; a key has {} to {}", Secret::MAX, Secret::MIN, Secret::MAX))),
+        n if n < Secret::MIN => Err(refuse(format!("has {n} bytes; a key must have {} to {}", Secret::MIN, Secret::MAX))),
+        n if n > Secret::MAX => {
+            Err(refuse(format!("has more than {} bytes; a key must have {} to {}", Secret::MAX, Secret::MIN, Secret::MAX)))
+        }
         _ => Secret::new(&bytes).map(Keys::Shared),
     }
 }
@@ -189,8 +191,10 @@ impl Transcript {
             KeyKind::Hosts(known) => {
                 let peer = if is_dialer { challenge.id } else { Hello::decode(&self.hello)?.id };
                 let pair = peer.and_then(|id| known.pair(&id));
-                let (private, peer) =
-                    pair.ok_or(Error::fixed(errno::EKEYREJECTED, "the peer has another key than GDRFAB_TCP_KEY_FILE says"))?;
+                let (private, peer) = pair.ok_or(Error::fixed(
+                    errno::EKEYREJECTED,
+                    "the peer's key is not the one that this side's GDRFAB_TCP_KEY_FILE has for its host",
+                ))?;
                 Proof::Own { private, peer }
             }
         };
@@ -201,7 +205,7 @@ impl Transcript {
 
 /// HMAC-SHA256 with this key.
 fn keyed(key: &[u8]) -> Result<Hmac<Sha256>> {
-    Hmac::new_from_slice(key).map_err(|_| Error::invalid("auth_key: of no use as a key"))
+    Hmac::new_from_slice(key).map_err(|_| Error::invalid("auth_key: not a usable key"))
 }
 
 #[cfg(test)]

@@ -70,19 +70,19 @@ impl KnownHosts {
 
     /// Parses a file. No error repeats the text of a line, which may be the private key.
     pub fn parse(file: &[u8]) -> Result<KnownHosts> {
-        let text = std::str::from_utf8(file).map_err(|_| Error::invalid("is no text"))?;
+        let text = std::str::from_utf8(file).map_err(|_| Error::invalid("is not UTF-8 text"))?;
         let (mut private, mut peers) = (None, Vec::new());
         for (line, words) in text.lines().enumerate() {
             let line = line + 1;
             let wrong = |why: &str| Error::invalid(format!("line {line}: {why}"));
-            let key = |text: &str| unhex(text).ok_or_else(|| wrong("a key has 64 hexadecimal digits"));
+            let key = |text: &str| unhex(text).ok_or_else(|| wrong("a key must have 64 hexadecimal digits"));
             let mut words = words.split_whitespace();
             match (words.next(), words.next(), words.next(), words.next()) {
                 (None, ..) => {}
                 (Some(word), ..) if word.starts_with('#') => {}
                 (Some(PRIVATE), Some(own), None, _) => {
                     if private.replace(Zeroizing::new(key(own)?)).is_some() {
-                        return Err(wrong("a second private key"));
+                        return Err(wrong("a second private key; only one is permitted"));
                     }
                 }
                 (Some(PEER), Some(hosts), Some(theirs), None) => {
@@ -95,15 +95,15 @@ impl KnownHosts {
         }
         let private = private.ok_or_else(|| Error::invalid("has no line \"private KEY\""))?;
         if peers.is_empty() {
-            return Err(Error::invalid("has no line \"peer HOST[,HOST...] KEY\", so that nobody could connect"));
+            return Err(Error::invalid("has no line \"peer HOST[,HOST...] KEY\", so no peer could connect"));
         }
         if let Some(weak) = peers.iter().find(|peer| shared_secret(&private, &peer.key).is_none()) {
-            let words = format!("line {}: a key of low order, whose private key is everybody's", weak.line);
+            let words = format!("line {}: an unsafe public key (of low order); generate another key pair on that host", weak.line);
             return Err(Error::new(errno::EKEYREJECTED, words));
         }
         peers.sort_unstable_by_key(|peer| (peer.id, peer.line));
         if let Some(same) = peers.windows(2).find(|same| same[0].id == same[1].id) {
-            return Err(Error::invalid(format!("line {}: the key of line {} again", same[1].line, same[0].line)));
+            return Err(Error::invalid(format!("line {}: the same key as in line {}", same[1].line, same[0].line)));
         }
         let public = public_of(&private);
         Ok(KnownHosts { own: Arc::new(OwnKey { private, public, id: id_of(&public) }), peers: peers.into() })
@@ -165,9 +165,9 @@ impl KnownHosts {
             (Some(peer), None) => Ok(self.of(peer)),
             (Some(one), Some(other)) => {
                 let (first, second) = (one.line.min(other.line), one.line.max(other.line));
-                Err(refuse(format!("lines {first} and {second} have different keys of {ip}")))
+                Err(refuse(format!("lines {first} and {second} have different keys for {ip}")))
             }
-            (None, _) => Err(refuse(format!("no line has a key of {ip}, or of any host (*)"))),
+            (None, _) => Err(refuse(format!("no line has a key for {ip} or for any host (*)"))),
         }
     }
 }
@@ -281,7 +281,7 @@ mod tests {
         }
         assert_eq!(whose(&one_any, "", "192.0.2.1:1"), Ok(public(9)));
         let (errno, words) = whose(&none, "node70", "192.0.2.1:1").unwrap_err();
-        assert!(errno == errno::EACCES && words.contains("no line has a key of 192.0.2.1"), "{words}");
+        assert!(errno == errno::EACCES && words.contains("no line has a key for 192.0.2.1"), "{words}");
         for (to, lines) in [("", "lines 4 and 5"), ("two", "lines 5 and 6")] {
             let (errno, words) = whose(&known, to, "192.0.2.1:1").unwrap_err();
             assert!(errno == errno::EACCES && words.contains(lines), "{words}");
@@ -296,12 +296,12 @@ mod tests {
             (format!("private {own}"), errno::EINVAL, "no line \"peer"),
             (peer.clone(), errno::EINVAL, "no line \"private"),
             (format!("private {own}\n{peer}\nprivate {own}"), errno::EINVAL, "line 3: a second private"),
-            (format!("private {own}\n\n{peer}\n{}", peer.replace('*', "b")), errno::EINVAL, "line 4: the key of line 3 again"),
-            (format!("private {}\n{peer}", &own[1..]), errno::EINVAL, "line 1: a key has 64"),
-            (format!("private {own}0\n{peer}"), errno::EINVAL, "line 1: a key has 64"),
-            (format!("private {}g\n{peer}", &own[1..]), errno::EINVAL, "line 1: a key has 64"),
-            (format!("private +{}\n{peer}", &own[1..]), errno::EINVAL, "line 1: a key has 64"),
-            (format!("private {own}\n{peer}0"), errno::EINVAL, "line 2: a key has 64"),
+            (format!("private {own}\n\n{peer}\n{}", peer.replace('*', "b")), errno::EINVAL, "line 4: the same key as in line 3"),
+            (format!("private {}\n{peer}", &own[1..]), errno::EINVAL, "line 1: a key must have 64"),
+            (format!("private {own}0\n{peer}"), errno::EINVAL, "line 1: a key must have 64"),
+            (format!("private {}g\n{peer}", &own[1..]), errno::EINVAL, "line 1: a key must have 64"),
+            (format!("private +{}\n{peer}", &own[1..]), errno::EINVAL, "line 1: a key must have 64"),
+            (format!("private {own}\n{peer}0"), errno::EINVAL, "line 2: a key must have 64"),
             (format!("private {own} {own}\n{peer}"), errno::EINVAL, "line 1: neither"),
             (format!("private {own}\n{peer} # there"), errno::EINVAL, "line 2: neither"),
             (format!("private {own}\npeer {}", public(2)), errno::EINVAL, "line 2: neither"),
@@ -309,8 +309,8 @@ mod tests {
             (format!("private\n{peer}"), errno::EINVAL, "line 1: neither"),
             (format!("private {own}\n{}", peer.replace('*', "a,,b")), errno::EINVAL, "line 2: addr"),
             (format!("private {own}\n{}", peer.replace('*', "192.0.2")), errno::EINVAL, "line 2: addr"),
-            (format!("private {own}\n{peer}\npeer b {zeros}"), errno::EKEYREJECTED, "line 3: a key of low order"),
-            (format!("private {own}\npeer b 01{}", &zeros[2..]), errno::EKEYREJECTED, "line 2: a key of low order"),
+            (format!("private {own}\n{peer}\npeer b {zeros}"), errno::EKEYREJECTED, "line 3: an unsafe public key (of low order)"),
+            (format!("private {own}\npeer b 01{}", &zeros[2..]), errno::EKEYREJECTED, "line 2: an unsafe public key (of low order)"),
         ] {
             let e = parse(&text).err().expect(&text);
             assert!(e.errno == errno && e.words.contains(words) && !e.words.contains(&own[1..]), "{text}: {e}");

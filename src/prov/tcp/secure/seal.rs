@@ -74,12 +74,12 @@ pub struct Seal {
 
 #[cold]
 fn useless() -> Error {
-    Error::fixed(errno::EIO, "the seal of the connection is of no use")
+    Error::fixed(errno::EIO, "internal error: the encryption of the connection cannot be used")
 }
 
 #[cold]
 fn broken_seal(words: &'static str) -> Error {
-    Error::coded(errno::EPROTO, Code::PeerBroke, format!("{words}: the peer, or somebody on the way to it, broke the seal"))
+    Error::coded(errno::EPROTO, Code::PeerBroke, format!("{words}: the sealed connection was tampered with, or the peer is faulty"))
 }
 
 impl CipherState {
@@ -117,7 +117,7 @@ impl CipherState {
         let nonce = self.next()?;
         match self.key.open_in_place(nonce, Aad::empty(), record) {
             Ok(_) => Ok(()),
-            Err(_) => Err(broken_seal("a record that does not open")),
+            Err(_) => Err(broken_seal("an encrypted record cannot be authenticated")),
         }
     }
 }
@@ -196,7 +196,7 @@ impl Opener {
     fn length(&self, buf: &[u8]) -> Result<Option<usize>> {
         let Some(bytes) = buf.get(self.next..self.end).and_then(|have| have.first_chunk::<LENGTH>()) else { return Ok(None) };
         match usize::from(u16::from_le_bytes(*bytes)) {
-            n if n <= TAG => Err(broken_seal("a record with nothing in it")),
+            n if n <= TAG => Err(broken_seal("an encrypted record is empty")),
             n => Ok(Some(n)),
         }
     }

@@ -111,7 +111,7 @@ impl Gather {
         if now - self.over.max(self.last) < GRACE_NS {
             return Ok(());
         }
-        Err(lost(first, "the peer closed it, or died"))
+        Err(lost(first, "the peer closed the stream or died"))
     }
 
     /// True if a stream was seen to have ended.
@@ -174,7 +174,7 @@ impl Stream {
                     self.have += n;
                     Ok(true)
                 }
-                Moved::Ended if self.have > 0 => Err(lost(index, "it has ended in the middle of a body")),
+                Moved::Ended if self.have > 0 => Err(lost(index, "it ended in the middle of a transfer")),
                 Moved::Ended => {
                     self.ended = true;
                     Ok(false)
@@ -195,7 +195,7 @@ impl Stream {
             let lose = |e: Error| if e.code == Code::PeerBroke { e } else { lost(index, &e.words) };
             return match opens.read(self.fd.as_fd(), buf, window, short).map_err(lose)? {
                 Moved::Bytes(_) => Ok(true),
-                Moved::Ended if amid => Err(lost(index, "it has ended in the middle of a body")),
+                Moved::Ended if amid => Err(lost(index, "it ended in the middle of a transfer")),
                 Moved::Ended => {
                     self.ended = true;
                     Ok(false)
@@ -246,7 +246,7 @@ impl Stream {
         let Some(stripes) = &mut body.stripes else { return Ok(None) };
         let (number, index) = (word(&self.head, 0), word(&self.head, 1));
         if number < stripes.number {
-            return Err(protocol_error("a stripe of a body that has ended"));
+            return Err(protocol_error("a stripe of a transfer that has ended"));
         }
         self.waits = number > stripes.number || !stripes.begin(index, in_order)?;
         if !self.waits {
@@ -292,10 +292,17 @@ impl Stream {
         body.exit(entered);
         let n = match moved.map_err(|e| lost(index, &e.words))? {
             Moved::Bytes(n) => n as u64,
-            Moved::Ended => return Err(lost(index, "it has ended in the middle of a body")),
+            Moved::Ended => return Err(lost(index, "it ended in the middle of a transfer")),
             Moved::Blocked => return Ok(false),
             Moved::Fault => {
-                body.divert(lanes, Error::coded(errno::EFAULT, Code::Fault, "the kernel cannot write the memory"));
+                body.divert(
+                    lanes,
+                    Error::coded(
+                        errno::EFAULT,
+                        Code::Fault,
+                        "the kernel cannot write the destination memory: it is not mapped, or not writable",
+                    ),
+                );
                 return Ok(true);
             }
         };

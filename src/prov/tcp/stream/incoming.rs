@@ -324,7 +324,7 @@ pub fn scatter(pieces: &Pieces, at: u64, bytes: &[u8]) {
 
 /// Enters a region that is about to be written.
 fn enter(region: &Region) -> std::result::Result<(), Error> {
-    let shut = |code| Error::coded(errno::EKEYREJECTED, code, "the region is closed");
+    let shut = |code| Error::coded(errno::EKEYREJECTED, code, "the region that the peer writes is closed");
     region.enter().map_err(shut)?;
     region.begin_cpu(true).map_err(|e| {
         region.leave();

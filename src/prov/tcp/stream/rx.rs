@@ -202,7 +202,11 @@ impl Rx {
             Moved::Ended => ReadResult::Ended,
             Moved::Blocked => ReadResult::Nothing,
             Moved::Fault => {
-                let why = Error::coded(errno::EFAULT, Code::Fault, "the kernel cannot write the memory");
+                let why = Error::coded(
+                    errno::EFAULT,
+                    Code::Fault,
+                    "the kernel cannot write the destination memory: it is not mapped, or not writable",
+                );
                 body.divert(&mut self.lanes, why);
                 ReadResult::Some(true)
             }
@@ -213,7 +217,7 @@ impl Rx {
     pub fn announce(&mut self, len: u64) -> Result<Box<ReceivedStripes>> {
         match &mut self.streams {
             Some(streams) => Ok(Box::new(streams.announce(len))),
-            None => Err(protocol_error("a body for streams that there are not")),
+            None => Err(protocol_error("data in stripes without additional streams")),
         }
     }
 

@@ -191,9 +191,13 @@ impl Body {
     /// framing demands its bytes, so the connection ends.
     #[cold]
     pub fn spoil(&mut self, lanes: &mut StagingLanes) -> Result<()> {
-        let why = Error::coded(errno::EFAULT, Code::Fault, "the kernel cannot read the operation's memory");
+        let why = Error::coded(
+            errno::EFAULT,
+            Code::Fault,
+            "the kernel cannot read the operation's source memory: it is not mapped, or not readable",
+        );
         if self.is_whole() && !self.is_cut() {
-            return Err(why.context("the connection ends in the middle of an operation"));
+            return Err(why.context("the connection must end in the middle of an operation"));
         }
         // A body that was given up before has its begun part in the same unreadable memory: zeros are sent instead.
         match self.is_cut() {

@@ -134,7 +134,7 @@ impl ReceivedStripes {
         }
         let (count, status) = (word(&self.words, 0), word(&self.words, 1));
         if count > self.total || count < self.most || (status == 0 && count < self.total) {
-            return Err(protocol_error("a number of stripes that the body does not have"));
+            return Err(protocol_error("a wrong number of stripes"));
         }
         self.sent = Some(count);
         Ok((n, status))
@@ -144,11 +144,11 @@ impl ReceivedStripes {
     /// stripes first.
     pub fn begin(&mut self, index: u64, in_order: bool) -> Result<bool> {
         if index >= self.sent.unwrap_or(self.total) {
-            return Err(protocol_error("a stripe outside of its body"));
+            return Err(protocol_error("a stripe outside its transfer"));
         }
-        let Some(bits) = self.begun.get_mut((index / 64) as usize) else { return Err(protocol_error("a stripe outside of its body")) };
+        let Some(bits) = self.begun.get_mut((index / 64) as usize) else { return Err(protocol_error("a stripe outside its transfer")) };
         if *bits & (1 << (index % 64)) != 0 {
-            return Err(protocol_error("a stripe a second time"));
+            return Err(protocol_error("the same stripe twice"));
         }
         if in_order && index != self.came {
             return Ok(false);

@@ -162,7 +162,7 @@ impl StreamTuner {
     /// Takes a sample into account. True: further streams are to be asked for.
     fn compare(&mut self, sample: &Sample) -> bool {
         let held_up = sample.is_held_up();
-        crate::log!(Debug, "over several: {}, {} KB/s, held up: {held_up}", self.uses, sample.rate());
+        crate::log!(Debug, "several streams in use: {}, {} KB/s, limited by the network: {held_up}", self.uses, sample.rate());
         if std::mem::take(&mut self.fresh) {
             return false;
         }
@@ -217,10 +217,10 @@ impl StreamTuner {
     pub fn words(&self) -> String {
         let [one, several] = self.rates.map(|kb| kb / 1000);
         match self.stage {
-            TunerStage::One(_) => "one connection: nothing shows that the network holds it up".into(),
-            _ if one == 0 => "the peer asked for them".into(),
-            _ if several == 0 => format!("the network holds one connection up, at {one} MB/s"),
-            _ => format!("{several} MB/s over several connections, {one} over one"),
+            TunerStage::One(_) => "one stream is enough: the network does not limit it".into(),
+            _ if one == 0 => "the peer requested them".into(),
+            _ if several == 0 => format!("the network limits one stream to {one} MB/s"),
+            _ => format!("{several} MB/s over several streams, {one} MB/s over one"),
         }
     }
 }
@@ -294,7 +294,7 @@ mod tests {
     fn a_path_that_holds_one_up_is_reason_to_ask_once() {
         let mut s = Sender::new();
         assert!(!s.sends(1000, &LIMITED) && s.sends(1000, &LIMITED));
-        assert!(s.tuner.words().contains("at 10 MB/s"), "{}", s.tuner.words());
+        assert!(s.tuner.words().contains("to 10 MB/s"), "{}", s.tuner.words());
         assert!(!s.sends(5000, &LIMITED) && !s.tuner.uses());
         // A receiver's buffer that is too small for the path is full but open.
         assert!(Sender::new().sends(2000, &Look { full: 95, ..LIMITED }));
@@ -314,7 +314,7 @@ mod tests {
             // The peer's window was open once.
             s.sends(20, &Look { kb: 0, ..LIMITED });
             assert!(!s.sends(10_000, &look));
-            assert!(s.tuner.words().contains("nothing shows"));
+            assert!(s.tuner.words().contains("does not limit"));
         }
         // A peer that reads late acknowledges late: each second look comes right behind a post.
         let mut s = Sender::new();
@@ -332,7 +332,7 @@ mod tests {
         let mut s = Sender::opened(&LIMITED);
         assert!(s.tuner.uses());
         s.sends(1300, &Look { kb: 350, ..LIMITED });
-        assert!(s.tuner.uses() && s.tuner.words().starts_with("35 MB/s over several connections, 10 over one"));
+        assert!(s.tuner.uses() && s.tuner.words().starts_with("35 MB/s over several streams, 10 MB/s over one"));
         // One stream alone is tried again after a while, and is no faster.
         let mut alone = 0;
         for _ in 0..100 {

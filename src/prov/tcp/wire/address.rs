@@ -55,7 +55,7 @@ fn port(text: &str) -> Result<u16> {
     match text.strip_prefix(':') {
         None if text.is_empty() => Ok(0),
         Some(digits) => Ok(number("port", digits, u16::MAX.into())? as u16),
-        None => Err(invalid("port", format_args!("{text:?} after the host"))),
+        None => Err(invalid("port", format_args!("{text:?} after the host is not :PORT"))),
     }
 }
 
@@ -76,7 +76,7 @@ fn v6(text: &str, port: u16) -> Result<Host> {
         Some(s) if (1..16).contains(&s.len()) && s.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_.@".contains(&b)) => {
             Ok(Host::Name(text.to_string(), port))
         }
-        Some(s) => Err(invalid("host", format_args!("{s:?} names no interface"))),
+        Some(s) => Err(invalid("host", format_args!("{s:?} is not the name of an interface"))),
     }
 }
 
@@ -160,7 +160,7 @@ impl FromStr for Address {
             None => {
                 let (name, after) = place.split_at(place.find(':').unwrap_or(place.len()));
                 if after.matches(':').count() > 1 {
-                    return Err(invalid("host", format_args!("{place:?}: an IPv6 address stands in []")));
+                    return Err(invalid("host", format_args!("{place:?}: write an IPv6 address in []")));
                 }
                 host(name, port(after)?)?
             }
@@ -168,7 +168,7 @@ impl FromStr for Address {
         let token = token.map(door).transpose()?;
         let address = Address { host, token };
         if address.token.is_some() && address.port() == 0 {
-            return Err(invalid("port", "an endpoint's address has one"));
+            return Err(invalid("port", "the address of an endpoint needs a port"));
         }
         // The printed address always has a port, so it can be longer than the parsed text.
         if address.to_string().len() > MAX {
@@ -183,7 +183,7 @@ fn door(text: &str) -> Result<u64> {
     let digits = text.len() == 16 && text.bytes().all(|b| b.is_ascii_digit() || (b'a'..=b'f').contains(&b));
     match u64::from_str_radix(text, 16) {
         Ok(token) if digits && token != 0 => Ok(token),
-        _ => Err(invalid("token", format_args!("{text:?} is not 16 hexadecimal digits, or 0"))),
+        _ => Err(invalid("token", format_args!("{text:?} is not 16 lower-case hexadecimal digits other than 0"))),
     }
 }
 

@@ -179,7 +179,7 @@ impl Header {
     pub fn decode(bytes: &[u8; HEADER]) -> Result<Header> {
         let [kind, flags, pieces, paths, done @ .., _, _, _, _, _, _, _, _] = *bytes;
         let len = u64::from_le_bytes([bytes[8], bytes[9], bytes[10], bytes[11], bytes[12], bytes[13], bytes[14], bytes[15]]);
-        let Some(kind) = KINDS.get(kind as usize).copied() else { return Err(protocol_error("a frame of a kind that does not exist")) };
+        let Some(kind) = KINDS.get(kind as usize).copied() else { return Err(protocol_error("a frame of an unknown kind")) };
         let header = Header { kind, flags, pieces, paths, done: u32::from_le_bytes(done), len };
         // Most frames are short writes of one piece, which pass with one test.
         let common = (kind == Kind::Write) & (flags & !PROMPT == 0) & (pieces == 1) & (paths <= SOCKET | STAGED) & (len <= WHOLE_MAX);
@@ -199,15 +199,15 @@ impl Header {
         let long = self.len > WHOLE_MAX;
         let cut_up = self.flags & (PARTS | STRIPED);
         let words = match () {
-            () if self.flags & !self.kind.flags() != 0 => "a frame with flags that its kind does not have",
-            () if !pieces_fit || !paths_fit => "a frame with a wrong number of pieces, or paths that do not exist",
-            () if self.len > if counts { BODY_MAX } else { 0 } => "a frame that is longer than it may be",
-            () if self.has(LIST) && self.len == 0 => "a list of no bytes",
-            () if self.flags & FAILED != 0 && (self.len != 0 || cut_up != 0) => "a failed answer with a body",
-            () if self.kind.has_body() && long && cut_up == 0 => "a long body without parts",
-            () if self.len == 0 && self.flags & PARTS != 0 => "parts of no body",
-            () if cut_up == PARTS | STRIPED => "a body both in parts and in stripes",
-            () if self.has(STRIPED) && self.len < STRIPED_MIN => "a short body in stripes",
+            () if self.flags & !self.kind.flags() != 0 => "a frame with flags that its kind does not define",
+            () if !pieces_fit || !paths_fit => "a frame with a wrong number of pieces, or with unknown paths",
+            () if self.len > if counts { BODY_MAX } else { 0 } => "a frame that exceeds its maximum length",
+            () if self.has(LIST) && self.len == 0 => "a list without data",
+            () if self.flags & FAILED != 0 && (self.len != 0 || cut_up != 0) => "a failed answer with data",
+            () if self.kind.has_body() && long && cut_up == 0 => "a long frame that is not divided into parts",
+            () if self.len == 0 && self.flags & PARTS != 0 => "a divided frame without data",
+            () if cut_up == PARTS | STRIPED => "a frame both in parts and in stripes",
+            () if self.has(STRIPED) && self.len < STRIPED_MIN => "a short frame in stripes",
             () => return Ok(()),
         };
         Err(protocol_error(words))

@@ -160,7 +160,7 @@ impl Hello {
     /// versions may use bytes that must be zero in ours.
     pub fn decode(bytes: &[u8; HELLO_LEN]) -> Result<Hello> {
         if bytes[..8] != MAGIC {
-            return Err(handshake_error("the peer does not speak gdrfab's tcp"));
+            return Err(handshake_error("the peer does not speak the protocol of gdrfab's tcp provider"));
         }
         let mut nonce = [0; NONCE_LEN];
         nonce.copy_from_slice(&bytes[16..48]);
@@ -178,7 +178,7 @@ impl Hello {
             id: (bytes[12] & STATIC != 0).then_some(id),
         };
         if hello.lowest > hello.highest {
-            return Err(handshake_error("the handshake has no range of versions"));
+            return Err(handshake_error("the handshake has an invalid range of versions"));
         }
         if !hello.speaks_ours() {
             return Ok(hello);
@@ -190,7 +190,7 @@ impl Hello {
             false => 0,
         };
         if bytes[12] & !flags != 0 || (hello.id.is_none() && id != [0; ID_LEN]) {
-            return Err(handshake_error("the handshake has unknown flags, or bytes that must be zero"));
+            return Err(handshake_error("the handshake has unknown flags, or reserved bytes that are not zero"));
         }
         Ok(hello)
     }
@@ -242,7 +242,7 @@ impl Head {
             return Err(handshake_error("the handshake has a body that is too long"));
         }
         if bytes[6..8] != [0, 0] {
-            return Err(handshake_error("the handshake has bytes that must be zero"));
+            return Err(handshake_error("the handshake has reserved bytes that are not zero"));
         }
         let mut token = [0; 8];
         token.copy_from_slice(&bytes[8..16]);
@@ -282,7 +282,7 @@ impl Terms {
             return Err(Error::invalid(format!("addr: longer than {ADDRESS_MAX} bytes")));
         }
         if self.data.len() > DATA_MAX {
-            return Err(Error::invalid(format!("datalen: {}; at most {DATA_MAX} bytes of private data", self.data.len())));
+            return Err(Error::invalid(format!("datalen: {}, must be at most {DATA_MAX} bytes of private data", self.data.len())));
         }
         let mut out = Vec::with_capacity(16 + self.address.len() + self.data.len());
         out.extend_from_slice(&self.window.to_le_bytes());
@@ -313,11 +313,11 @@ impl Terms {
 
     pub fn decode(body: &[u8]) -> Result<Terms> {
         if body.len() < 12 || body.len() > BODY_MAX {
-            return Err(handshake_error("the handshake has a body of a length that cannot be"));
+            return Err(handshake_error("the handshake has a body of an invalid length"));
         }
         let (streams, later, rails) = (u32_at(body, 8) & 0x7fff, body[9] >> 7 != 0, (u32_at(body, 8) >> 16) as usize);
         if streams > STREAMS_MAX || (later && streams == 0) || rails > RAILS_MAX {
-            return Err(handshake_error("the handshake wants more streams or rails than there can be"));
+            return Err(handshake_error("the handshake asks for more streams or rails than the protocol permits"));
         }
         let (address, rest) = counted(&body[12..], ADDRESS_MAX)?;
         let (data, rest) = counted(rest, DATA_MAX)?;
@@ -335,9 +335,9 @@ impl Terms {
             _ => return Err(handshake_error("the handshake has a body that ends too early")),
         };
         if !rest.is_empty() {
-            return Err(handshake_error("the handshake has a body with more in it than it can have"));
+            return Err(handshake_error("the handshake has unexpected bytes after its body"));
         }
-        let address = std::str::from_utf8(address).map_err(|_| handshake_error("the handshake has an address that is no text"))?;
+        let address = std::str::from_utf8(address).map_err(|_| handshake_error("the handshake has an address that is not UTF-8 text"))?;
         let (window, budget) = (u32_at(body, 0), u32_at(body, 4));
         Ok(Terms { window, budget, address: address.to_string(), data: data.to_vec(), streams, later, door, rails, rail_token })
     }

@@ -83,11 +83,11 @@ impl SegmentHead {
         let (kind, len) = (first as u32, (first >> 32) as usize);
         let word = match (u8::try_from(kind).unwrap_or(u8::MAX), len) {
             (DATA, len) if len <= SEGMENT && from.checked_add(len as u64).is_some() => SegmentKind::Data { from, len },
-            (DATA, _) => return Err(protocol_error("a segment that is longer than it may be")),
+            (DATA, _) => return Err(protocol_error("a segment that exceeds its maximum length")),
             (DOWN, 0) if (from as u32 as usize) < RAILS_MAX => {
                 SegmentKind::Down { rail: from as u32 as usize, generation: (from >> 32) as u32 }
             }
-            _ => return Err(protocol_error("a segment of a kind that does not exist")),
+            _ => return Err(protocol_error("a segment of an unknown kind")),
         };
         Ok(SegmentHead { word, taken })
     }

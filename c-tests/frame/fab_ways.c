@@ -223,8 +223,8 @@ pid_t copier_of(struct node *n, uint64_t key)
 {
 	char words[4096];
 	CHECK(gdrfab_ep_explain(n->ep, key, words, sizeof words) > 0);
-	const char *at = strstr(words, "copied by process ");
+	const char *at = strstr(words, "calls no driver: process ");
 	if (!at)
 		test_fail(__FILE__, __LINE__, "no process is named: %s", words);
-	return (pid_t)atoi(at + strlen("copied by process "));
+	return (pid_t)atoi(at + strlen("calls no driver: process "));
 }

@@ -133,7 +133,7 @@ impl Domain {
             let Export { how, device: of, handle, len, fd, .. } = &unmapped.export;
             let offer = Offer { how: *how, device: *of, handle: *handle, fd: fd.as_ref().map(OwnedFd::as_fd), len: *len };
             let import = copier.import(unmapped.iface, &offer, Some(device));
-            let import = import.map_err(|e| e.context("mapping the local memory in the process that copies"))?;
+            let import = import.map_err(|e| e.context("mapping the local memory in the copier process (gdrfab-copier)"))?;
             let spare = match self.regions.lock().files.get_mut(unmapped.file) {
                 Some(file) => file.keep_copier_mapping(copier, import),
                 None => Some(import),

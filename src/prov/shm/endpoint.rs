@@ -450,7 +450,7 @@ impl prov::Endpoint for Endpoint {
         }
         let mut s = self.state.lock();
         if !matches!(s.phase, Phase::Fresh | Phase::Enabled) {
-            return Err(Error::new(errno::EOPBADSTATE, "GDRFAB_OPT_DRIVER_CALLS: is set before the endpoint connects"));
+            return Err(Error::new(errno::EOPBADSTATE, "GDRFAB_OPT_DRIVER_CALLS: must be set before the endpoint connects"));
         }
         s.options.driver_calls = on;
         Ok(())

@@ -31,7 +31,7 @@ impl State {
     /// Queues a parcel out of the ring, to reach the messages behind it, while no taker is there.
     pub fn on_parcel(&mut self, message: &Message<'_, SegmentRef>) -> Result<()> {
         if self.parcels.len() as u64 > WINDOW {
-            return Err(protocol("the peer sent more parcels than its window allows"));
+            return Err(protocol("the peer sent more lane parcels than its window allows"));
         }
         let mut bytes = vec![0u8; message.header.bytes.into()];
         message.copy_into(0, &mut bytes);
@@ -198,7 +198,7 @@ impl Lane for Endpoint {
         let s = &mut *guard;
         let len = total(bytes).unwrap_or(usize::MAX);
         if words.len() > WORDS || bytes.len() > IOV_LIMIT || len > RING_MOST {
-            return Err(Error::fixed(errno::EMSGSIZE, "a parcel of this length or shape does not go through the ring"));
+            return Err(Error::fixed(errno::EMSGSIZE, "internal error: a lane parcel does not fit into the ring"));
         }
         let Some(conn) = s.conn.as_deref_mut() else { return Err(s.not_connected()) };
         let header = Header { kind: kind::PARCEL, flags: 0, words: words.len() as u8, bytes: len as u16 };

@@ -80,7 +80,7 @@ impl Domain {
             Some(inside) => inside,
             None => who(self, id)?,
         };
-        let busy = "another thread of this process still copies for a peer; call mr_close again";
+        let busy = "another thread of this process still copies for a peer; call gdrfab_mr_close() again";
         let over =
             quiesce::wait_for(&mut inside, limit_ms).and_then(|()| wait_until(limit_ms, busy, || Ok(self.regions.lock().is_quiet(id))));
         if over.is_err() {
@@ -111,7 +111,12 @@ impl Domain {
         let fences = if used.iter().any(|l| l.fences == Fences::Remote) { Fences::Remote } else { Fences::Full };
         // Without the barrier a peer's mark may not be visible yet. Then the peers inside are unknown, and the region
         // is not closed.
-        barrier(fences).map_err(|e| Error::new(errno::EBUSY, format!("who copies in this region cannot be found out: {e}")))?;
+        barrier(fences).map_err(|e| {
+            Error::new(
+                errno::EBUSY,
+                format!("mr: cannot determine whether a peer still copies from or to this region; call gdrfab_mr_close() again: {e}"),
+            )
+        })?;
         Ok(quiesce::initiators(&used, id.index()))
     }
 

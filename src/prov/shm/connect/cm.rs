@@ -97,7 +97,9 @@ impl State {
         let segment = crate::sys::mem::duplicate(segment)?;
         self.choose_copier()?;
         let (socket, intro) = (request.socket.clone(), request.intro.clone());
-        let Some(descriptors) = request.descriptors.take() else { return Err(Error::new(errno::EOPBADSTATE, "the request was answered")) };
+        let Some(descriptors) = request.descriptors.take() else {
+            return Err(Error::new(errno::EOPBADSTATE, "info->handle: the connection request was answered already"));
+        };
         self.join(domain, socket, request.pid, &intro, descriptors)?;
         request.answered();
         let sent = self.introduce(&request.socket, &packet, &segment, domain);
@@ -109,7 +111,7 @@ impl State {
                 }
                 return Ok(());
             }
-            Ok(false) => "its socket takes no answer".into(),
+            Ok(false) => "its socket has no room for the answer".into(),
             Err(e) => e.words,
         };
         let error = Error::coded(errno::ECONNRESET, Code::PeerGone, format!("the peer that asked to connect is gone: {why}"));
@@ -148,7 +150,11 @@ fn try_advance(state: &mut State, domain: &Domain) -> Result<()> {
             return Ok(());
         } else {
             state.conn = Some(conn);
-            return Err(Error::coded(errno::ETIMEDOUT, Code::Deadline, "the peer that asked to connect did not join in time"));
+            return Err(Error::coded(
+                errno::ETIMEDOUT,
+                Code::Deadline,
+                "the peer that asked to connect did not complete the handshake in time",
+            ));
         }
         heard?;
         state.phase = Phase::Connected;
@@ -171,7 +177,12 @@ fn try_advance(state: &mut State, domain: &Domain) -> Result<()> {
                         let Some((_, segment)) = &state.segment else { return Err(Error::new(errno::EOPBADSTATE, "ep: not enabled")) };
                         match state.introduce(&fd, &packet, segment, domain) {
                             Ok(true) => *socket = Some(fd),
-                            Ok(false) => return Err(Error::fixed(errno::ECONNREFUSED, "the listener's socket takes no introduction")),
+                            Ok(false) => {
+                                return Err(Error::fixed(
+                                    errno::ECONNREFUSED,
+                                    "the listener's socket has no room for the connection request; try again later",
+                                ));
+                            }
                             // The listener may have sent the reason why it refuses.
                             Err(e) => return Err(read_answer(&fd).err().unwrap_or(e)),
                         }
@@ -210,7 +221,7 @@ fn try_advance(state: &mut State, domain: &Domain) -> Result<()> {
                 if request.name() == name.as_str() {
                     return state.accept(domain, request, &[]);
                 }
-                crate::log!(Warn, "an endpoint {:?} knocked where {name:?} was awaited", request.name());
+                crate::log!(Warn, "a connection from endpoint {:?} is refused: this endpoint expects {name:?}", request.name());
             }
         }
     }
@@ -225,7 +236,7 @@ fn has_joined(conn: &Conn) -> Result<bool> {
         socket::Received::Nothing => Ok(false),
         socket::Received::Closed => Err(Error::coded(errno::ECONNRESET, Code::PeerGone, "the peer that asked to connect is gone")),
         socket::Received::Packet { len, .. } if Frame::decode(&buf[..len])? == Frame::Ready => Ok(true),
-        socket::Received::Packet { .. } => Err(protocol("the peer did not say that it has joined")),
+        socket::Received::Packet { .. } => Err(protocol("the peer ended before it confirmed the connection")),
     }
 }
 
@@ -252,7 +263,7 @@ fn read_answer(fd: &Arc<Control>) -> Result<Option<Answer>> {
         }
         Frame::Reject(data) => Ok(Some(Answer::Rejected(data))),
         Frame::Refuse(why) => Err(why.error()),
-        _ => Err(Error::coded(errno::EPROTO, Code::PeerBroke, "the listener's answer makes no sense")),
+        _ => Err(Error::coded(errno::EPROTO, Code::PeerBroke, "the listener sent an unexpected answer")),
     }
 }
 

@@ -20,7 +20,7 @@ pub fn offer() -> Offer {
     let usable = file.as_ref().map(|_| ()).map_err(|e| e.clone().context("shm needs memfd_create and file sealing"));
     fact(
         "direct",
-        file.map(|_| "memfd and sealing work: memory of mem_alloc and sealable memfds is mapped by peers".to_string())
+        file.map(|_| "memfd and sealing work: peers can map memory of gdrfab_mem_alloc() and sealable memfds".to_string())
             .map_err(|e| e.to_string()),
     );
     let cma = Guard::own().and_then(|guard| AddressSpace::of(process::pid(), guard));
@@ -30,7 +30,8 @@ pub fn offer() -> Offer {
             Err(e) => Err(e.to_string()),
             Ok(_) => match std::fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope").map(|s| s.trim().to_string()) {
                 Ok(scope) if scope != "0" => Err(format!(
-                    "cross-memory attach works within this process, but kernel.yama.ptrace_scope={scope} refuses it between unrelated processes"
+                    "cross-memory attach works within this process, but kernel.yama.ptrace_scope={scope} forbids it between unrelated \
+                     processes; 0 permits it"
                 )),
                 _ => Ok("cross-memory attach works; each connection tries it on its own peer".to_string()),
             },
@@ -40,21 +41,24 @@ pub fn offer() -> Offer {
     fact(
         "sockets",
         match &config::get().socket_dir {
-            None => Ok("abstract: of this network namespace (GDRFAB_SHM_DIR, and addresses shm:///PATH, reach further)".to_string()),
+            None => {
+                Ok("abstract names, visible in this network namespace only; GDRFAB_SHM_DIR or addresses shm:///PATH reach other namespaces"
+                    .to_string())
+            }
             Some(dir) => match path_socket::directory_id(dir) {
-                Ok(_) => Ok(format!("in {dir}: whoever shares that directory is reached")),
+                Ok(_) => Ok(format!("in {dir}: reaches all processes that share this directory")),
                 Err(e) => Err(format!("GDRFAB_SHM_DIR: {e}")),
             },
         },
     );
-    fact("staged", Ok("always possible, with the target's progress".to_string()));
+    fact("staged", Ok("always possible, if the target makes progress".to_string()));
     let barrier = config::get().membarrier && process::barrier_register();
     fact(
         "membarrier",
         if barrier {
             Ok("no fences on the data path".to_string())
         } else {
-            Err("refused or switched off: a fence on every operation instead".to_string())
+            Err("refused by the kernel or switched off: each operation has a memory fence instead".to_string())
         },
     );
     Offer { name: "shm", usable, facts }

@@ -26,11 +26,11 @@ impl EndedConnection {
     pub fn busy(&self) -> Error {
         let words = match self.conn.devices.len() {
             0 => format!(
-                "ep: process {} has {} buffer(s) of operations that are over, and does not go on; call ep_close again",
+                "ep: process {} still uses {} buffer(s) of ended operations and makes no progress; call gdrfab_ep_close() again",
                 self.conn.link.pid,
                 self.conn.slots.active.len()
             ),
-            n => format!("ep: {n} copies of {} have not ended; call ep_close again", self.conn.devices.who()),
+            n => format!("ep: {n} copies by {} have not ended; call gdrfab_ep_close() again", self.conn.devices.who()),
         };
         Error::new(errno::EBUSY, words)
     }

@@ -169,7 +169,7 @@ pub fn join(conn: &mut Conn, marks: u8, words: [u64; 8]) -> Result<()> {
         || len.div_ceil(chunk) > MAX_CHUNKS as usize
         || source.checked_add(len as u64).is_none()
     {
-        return Err(protocol("the peer offered a shared copy that makes no sense"));
+        return Err(protocol("the peer offered a shared copy with invalid values"));
     }
     let read = marks & mark::READ != 0;
     let allowed = conn.remotes.allowed;

@@ -174,7 +174,7 @@ pub fn join(conn: &mut Conn, marks: u8, words: [u64; 4]) -> Result<()> {
     let [_, table, rows, per] = words;
     let bytes = rows.saturating_mul(size_of::<Row>() as u64);
     if rows == 0 || rows > LIST_MAX as u64 || per == 0 || per > ROWS || table.checked_add(bytes).is_none() {
-        return Err(protocol("the peer offered a shared list that makes no sense"));
+        return Err(protocol("the peer offered a shared list with invalid values"));
     }
     if conn.link.why_no_cma().is_none() && conn.remotes.allowed.contains(Paths::CMA) {
         let (rows, per) = (rows as usize, per as usize);

@@ -219,7 +219,7 @@ unsafe fn post_blocks(
 /// it refused.
 fn failed_block(runs: &[Run], e: Error) -> (usize, Error) {
     match runs {
-        [first, .., last] => (first.first as usize, e.context(format_args!("one of the blocks from there to {}", last.first))),
+        [first, .., last] => (first.first as usize, e.context(format_args!("one of the blocks from this one to block {}", last.first))),
         _ => (runs.first().map_or(0, |r| r.first as usize), e),
     }
 }
@@ -256,8 +256,8 @@ pub fn check_no_driver(job: &RmaJob, regions: &[(RemoteRegion, u64)]) -> Result<
     match (job.site.is_host(), on_devices) {
         (true, 0) => Ok(()),
         (false, n) if n == regions.len() => Ok(()),
-        (true, _) => Err(needs_driver("host memory is copied to or from a peer's device memory")),
-        (false, _) => Err(needs_driver("device memory is copied to or from memory that is reached through the host")),
+        (true, _) => Err(needs_driver("copying between host memory and a peer's device memory")),
+        (false, _) => Err(needs_driver("copying between device memory and a region that is not mapped as device memory")),
     }
 }
 

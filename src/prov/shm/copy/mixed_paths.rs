@@ -29,7 +29,7 @@ fn by_driver(local: Site, region: &RemoteRegion) -> bool {
 pub fn need_several_paths(local: Site, regions: &[(RemoteRegion, u64)]) -> Result<bool> {
     let mut ifaces = regions.iter().filter(|(p, _)| p.path == Paths::IPC).map(|(p, _)| p.site);
     if let Some(other) = ifaces.clone().find(|s| !local.is_host() && s.iface != local.iface) {
-        let words = format!("no driver copies between {local} and {other}; forbid the ipc path, or go through host memory");
+        let words = format!("no driver copies between {local} and {other}; forbid GDRFAB_PATH_IPC, or copy through host memory");
         return Err(Error::coded(errno::EOPNOTSUPP, Code::Path, words));
     }
     let first = ifaces.next();

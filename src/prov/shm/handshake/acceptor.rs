@@ -204,19 +204,22 @@ impl HandshakeAcceptor {
             }
         })?;
         let Frame::Hello(intro) = frame else {
-            return Err(Error::fixed(errno::EPROTO, "the first packet is not an introduction"));
+            return Err(Error::fixed(errno::EPROTO, "the peer's first packet is not a connection request"));
         };
         let pid = self.admit(&one.socket)?;
         check_intro(&intro)?;
         if intro.by_name != by_name {
-            return Err(Error::fixed(errno::EPROTO, "meant for another kind of endpoint"));
+            return Err(Error::fixed(errno::EPROTO, "the request is for another kind of endpoint"));
         }
         if lacking || full {
             refuse(&one.socket, if lacking { RefusalReason::Descriptors } else { RefusalReason::Requests });
         }
         let descriptors = Some(IntroDescriptors::new(fds, lacking)?);
         if full {
-            return Err(Error::new(errno::EAGAIN, format!("{REQUESTS} connection requests wait for an answer")));
+            return Err(Error::new(
+                errno::EAGAIN,
+                format!("{REQUESTS} connection requests already wait for gdrfab_accept() or gdrfab_reject()"),
+            ));
         }
         let (socket, _counted) = (Arc::new(one.socket), self.requests.clone());
         Ok(Introduction::Done(Box::new(Request { socket, intro, descriptors, pid, answered: false, _counted })))
@@ -254,14 +257,14 @@ impl IntroDescriptors {
     /// Sorts the received descriptors. `lacking`: this process had too few free descriptors to receive them all.
     pub fn new(fds: Vec<OwnedFd>, lacking: bool) -> Result<IntroDescriptors> {
         if lacking {
-            return Err(Error::fixed(errno::EMFILE, "taking the descriptors of an introduction"));
+            return Err(Error::fixed(errno::EMFILE, "receiving the descriptors of a connection request"));
         }
         let mut fds = fds.into_iter();
         match (fds.next(), fds.next(), fds.next(), fds.next()) {
             (Some(segment), Some(table), copier, None) if copier.as_ref().is_none_or(process::is_pidfd) => {
                 Ok(IntroDescriptors { segment, table, copier })
             }
-            _ => Err(Error::fixed(errno::EPROTO, "other descriptors arrived than an introduction has")),
+            _ => Err(Error::fixed(errno::EPROTO, "the peer sent other descriptors than a connection request has")),
         }
     }
 }

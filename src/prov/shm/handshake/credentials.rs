@@ -30,8 +30,8 @@ pub fn check_peer(fd: BorrowedFd<'_>, name: &str) -> Result<i32> {
         return Err(Error::new(
             errno::EACCES,
             format!(
-                "the peer runs as user {uid}, which stands for every user without a number in this user namespace, and the kernel \
-                 does not confirm that it is this process's user (GDRFAB_SHM_USERS)"
+                "the peer runs as user {uid}, which stands for all users that this user namespace does not map, and the kernel does not \
+                 confirm that it is this process's user (see GDRFAB_SHM_USERS)"
             ),
         ));
     }
@@ -41,7 +41,8 @@ pub fn check_peer(fd: BorrowedFd<'_>, name: &str) -> Result<i32> {
         _ => Err(Error::new(
             errno::EACCES,
             format!(
-                "the peer runs as user {uid}, this process as {mine}; shm connects processes of one user unless GDRFAB_SHM_USERS says more"
+                "the peer runs as user {uid}, this process as {mine}; shm connects processes of one user unless GDRFAB_SHM_USERS permits \
+                 others"
             ),
         )),
     }

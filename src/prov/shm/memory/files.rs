@@ -83,7 +83,7 @@ impl MemFile {
                 let fd = export.fd.as_ref().map(|fd| mem::duplicate(fd.as_fd())).transpose()?;
                 Ok(CopierMapping::NotYet(of.iface, Export { fd, ..*export }))
             }
-            Backing::Host(_) => Err(Error::fixed(errno::EOPNOTSUPP, "host memory is not mapped by the process that copies")),
+            Backing::Host(_) => Err(Error::fixed(errno::EOPNOTSUPP, "the copier process (gdrfab-copier) does not map host memory")),
         }
     }
 
@@ -187,7 +187,7 @@ impl Files {
         let bytes = match mem::page_round(len) {
             Some(0) => return Err(Error::invalid("len: 0 bytes cannot be allocated")),
             Some(n) if n <= isize::MAX as usize => n,
-            _ => return Err(Error::new(errno::ENOMEM, format!("len: {len} bytes are more than an address space holds"))),
+            _ => return Err(Error::new(errno::ENOMEM, format!("len: {len} bytes exceed the address space"))),
         };
         let fd = mem::memfd("gdrfab-mem", bytes)?;
         let map = Mapping::new(fd.as_fd(), 0, bytes, Protection::ReadWrite)?;
@@ -214,7 +214,7 @@ impl Files {
     /// The memory at byte `offset` of file `id`, at the address where this process copies for peers. For memory of
     /// `mem_alloc`, the address differs from the one that the program knows.
     pub fn view(&mut self, id: u64, offset: u64, len: usize) -> Result<Iov> {
-        let gone = Error::fixed(errno::EIO, "the file of a region is gone");
+        let gone = Error::fixed(errno::EIO, "internal error: the memory file of a region is missing");
         let Some(Backing::Host(file)) = self.get_mut(id).map(|f| &mut f.backing) else { return Err(gone) };
         let base = match &file.view {
             Some(view) => view,

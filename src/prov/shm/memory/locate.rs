@@ -70,7 +70,7 @@ impl Probe {
         let exports = parts.iter().map(|_| None).collect();
         let ipc = match wanted.contains(Paths::IPC) {
             true => Ok(()),
-            false => Err(Error::fixed(errno::EACCES, "not wanted, so nothing was exported")),
+            false => Err(Error::fixed(errno::EACCES, "ruled out by attr->require or attr->forbid, so the memory was not exported")),
         };
         Ok(Probe::Device(DeviceProbe { up, site, kind, base, len, parts, exports, ipc }))
     }
@@ -106,7 +106,7 @@ pub fn locate(files: &mut Files, table: &Table, attr: &Attr<'_>, probe: &mut Pro
         (Probe::Pinned(located), _) => Ok(located.take()),
         (Probe::Device(d), _) if d.needs_export(files) => Ok(None),
         (Probe::Device(d), _) => Ok(Some(locate_device(files, table, d))),
-        (Probe::File, _) => Err(Error::fixed(errno::EINVAL, "attr: no memory")),
+        (Probe::File, _) => Err(Error::fixed(errno::EINVAL, "attr: names no memory; set iov or dmabuf")),
     }
 }
 
@@ -179,17 +179,21 @@ fn locate_file(
     base_addr: u64,
 ) -> Result<Located> {
     if len == 0 {
-        return Err(Error::invalid("dmabuf->len: 0"));
+        return Err(Error::invalid("dmabuf->len: 0, must be at least 1"));
     }
     let id = files.adopt(table, fd, access.is_written())?;
-    let map = files.get(id).and_then(|f| f.host()).map(|f| &f.map).ok_or(Error::fixed(errno::EIO, "an adopted file vanished"))?;
+    let map = files
+        .get(id)
+        .and_then(|f| f.host())
+        .map(|f| &f.map)
+        .ok_or(Error::fixed(errno::EIO, "internal error: the file of dmabuf->fd is missing"))?;
     let base = file::base_of(offset, len, map.len() as u64, base_addr)?;
     // SAFETY: `base_of` checked that the bytes lie inside the mapping, which stays as long as its region.
     let iov = unsafe { Iov::new(map.as_ptr() as usize + offset as usize, len) };
     let piece = Piece { iov, id: 0, at: FileLocation { file: id, offset } };
     let mut obstacles = Obstacles::host(unmappable(files, &[piece]));
     if mem::is_dmabuf(fd) {
-        obstacles.cma = Some("the mapping of a dma-buf has no pages that the kernel would copy".into());
+        obstacles.cma = Some("the kernel cannot copy the pages of a dma-buf's mapping".into());
     }
     let location = Location { pieces: Pieces::One(piece), base, len: len as u64, site: Site::HOST, kind: Kind::Host };
     Ok(Located { location, obstacles })
@@ -201,5 +205,5 @@ pub fn pin(site: Site, addr: u64, len: u64) -> Option<Pinned> {
     let start = addr & !(page - 1);
     let end = (addr + len).next_multiple_of(page);
     let pinned = hmem::get(site.iface).and_then(|up: &dyn Interface| up.pin(start, end - start));
-    pinned.map_err(|e| crate::log!(Info, "{len} bytes at {addr:#x} stay unpinned, so copies to {site} are slower: {e}")).ok()
+    pinned.map_err(|e| crate::log!(Info, "{len} bytes at {addr:#x} could not be pinned, so copies to {site} are slower: {e}")).ok()
 }

@@ -43,7 +43,9 @@ impl Extents {
     /// count).
     fn publish(&mut self, table: &Table, pieces: &[Piece]) -> Result<(u32, u32)> {
         let count = pieces.len() as u32;
-        let first = self.reserve(count).ok_or(Error::fixed(errno::ENOSPC, "the domain's table of iovecs is full"))?;
+        let first = self
+            .reserve(count)
+            .ok_or(Error::fixed(errno::ENOSPC, "the domain's table of memory ranges is full; close regions of several iovecs"))?;
         for (k, p) in pieces.iter().enumerate() {
             let extent = table.extent(u64::from(first) + k as u64)?;
             extent.addr.store(p.iov.addr() as u64, Ordering::Relaxed);
@@ -358,7 +360,7 @@ impl Regions {
         let mut runs = Vec::with_capacity(local.len());
         for iov in local {
             for part in region.find(*iov) {
-                let (piece, from, n) = part.ok_or(Error::fixed(errno::EINVAL, "desc"))?;
+                let (piece, from, n) = part.ok_or(Error::fixed(errno::EINVAL, "desc: its region does not cover the local memory"))?;
                 let Some(file) = self.files.get(piece.at.file) else {
                     let why = region.own.obstacles.words(Paths::IPC);
                     let words = format!("the local memory cannot be mapped by another process: ipc: {why}");
@@ -420,7 +422,9 @@ fn no_path(modes: Modes, attr: &Attr<'_>, obstacles: &Obstacles) -> Error {
     let chain: String = Paths::SHM.iter().map(|p| format!("{}: {}; ", p.words(), obstacles.words(*p))).collect();
     let number = if obstacles.refused.is_empty() { errno::EOPNOTSUPP } else { errno::EIO };
     let (require, forbid, process) = (attr.policy.require.words(), attr.policy.forbid.words(), modes.paths.words());
-    let words = format!("attr->require {require} forbid {forbid}: no path is left for this memory ({chain}this process permits {process})");
+    let words = format!(
+        "attr->require {require}, attr->forbid {forbid}: no path remains for this memory ({chain}GDRFAB_SHM_PATHS permits {process})"
+    );
     Error::coded(number, Code::Path, words)
 }
 

@@ -10,7 +10,7 @@ use crate::prov::queue::Counter;
 use std::sync::Arc;
 
 /// The reason why peers cannot map private memory.
-pub const PRIVATE: &str = "private memory of this process, not from mem_alloc and not given as a file descriptor";
+pub const PRIVATE: &str = "private memory; peers map only memory of gdrfab_mem_alloc() or of a file descriptor";
 
 /// The place of a piece in a file that peers can map; file 0: the piece lies in no such file.
 #[derive(Clone, Copy, Debug, Default)]
@@ -68,7 +68,7 @@ pub enum Ipc {
 }
 
 /// The reason why the CPU's paths do not reach device memory.
-const ON_DEVICE: &str = "device memory: the CPU does not reach it";
+const ON_DEVICE: &str = "device memory, which the CPU cannot access";
 
 impl Obstacles {
     #[inline]
@@ -101,7 +101,7 @@ impl Obstacles {
             Paths::CMA => self.cma.as_ref().map(|why| format!("EFAULT: {why}")),
             Paths::IPC => match &self.ipc {
                 Ipc::Possible => None,
-                Ipc::NoDevice => Some("ENODEV: host memory: no device driver maps it".into()),
+                Ipc::NoDevice => Some("ENODEV: host memory, which no device driver maps".into()),
                 Ipc::Refused(e) => Some(e.to_string()),
             },
             _ => None,

@@ -199,7 +199,7 @@ impl Table {
         let len = if mem::maps_again() { mem::page_size() } else { size_of::<Layout>() };
         let table = Table::of(Mapping::new(fd, 0, len, Protection::ReadOnly)?, Exports::find(mem::file_id(fd)?.0));
         if table.head().magic.load(Ordering::Acquire) != MAGIC {
-            return Err(Error::fixed(errno::EPROTO, "the peer's region table does not begin as one of this version does"));
+            return Err(Error::fixed(errno::EPROTO, "the peer's region table is of another version or damaged"));
         }
         Ok(table)
     }
@@ -249,7 +249,7 @@ impl Table {
     /// A file's record. If the record cannot be mapped, an unused one.
     pub fn file(&self, id: u64) -> &File {
         self.files.reach(id as usize, &self.map).unwrap_or_else(|e| {
-            crate::log!(Error, "a memory file of the peer is out of reach: {e}");
+            crate::log!(Error, "the record of a peer's memory file cannot be mapped: {e}");
             RowWindow::nothing()
         })
     }
@@ -264,7 +264,8 @@ impl Table {
     /// Lists a key that a caller chose, so that peers find the entry by the key.
     pub fn list_key(&self, key: u64, index: u32) -> Result<()> {
         let free = self.places(key, MAX_REACH).find(|(_, place)| place.load(Ordering::Relaxed) == 0);
-        let (distance, place) = free.ok_or(Error::fixed(errno::ENOSPC, "the domain's table of keys has no place for requested_key"))?;
+        let (distance, place) =
+            free.ok_or(Error::fixed(errno::ENOSPC, "requested_key: the domain's table of chosen keys is full; use another key"))?;
         place.store(u64::from(index) + 1, Ordering::Relaxed);
         if distance >= self.head().reach.load(Ordering::Relaxed) {
             self.head().reach.store(distance + 1, Ordering::Release);

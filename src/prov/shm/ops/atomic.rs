@@ -139,7 +139,8 @@ impl State {
         }
         if !(region.offered & conn.remotes.allowed).contains(Paths::STAGED) {
             let words = format!(
-                "atomics on the peer's region {:#x} are carried out by its CPU (staged), or here where it is mapped (direct): neither is possible and permitted",
+                "atomics on the peer's region {:#x} need the path direct (executed here) or staged (executed by the peer's CPU): neither \
+                 is possible and permitted",
                 region.key
             );
             return Err(Error::coded(errno::EOPNOTSUPP, Code::Path, words));
@@ -193,7 +194,7 @@ impl State {
         let Some(conn) = self.conn.as_deref_mut() else { return Ok(()) };
         let what = Atomic::decode(message.word(3)).filter(|w| w.operands() == usize::from(message.header.bytes));
         let Some(what) = what.filter(|_| conn.reads_out.len() < SLOTS * IOV_LIMIT) else {
-            return Err(protocol("the peer asked for an atomic operation that does not exist, or for too many"));
+            return Err(protocol("the peer requested an unknown atomic operation, or too many at once"));
         };
         let mut operands = [0; OPERANDS_MAX];
         let operands = &mut operands[..what.operands()];

@@ -25,22 +25,22 @@ impl State {
         };
         let mapped = |path: Paths| match shared {
             true => permit(path),
-            false => no("the receiver maps no memory but of gdrfab_mem_alloc(), or of a device, in a region that desc names"),
+            false => no("the receiver maps only memory of gdrfab_mem_alloc() or device memory, in a region that desc names"),
         };
         let refusals = Refusals {
-            direct: if site.is_host() { mapped(Paths::DIRECT) } else { no("the message lies in a device's memory") },
-            ipc: if site.is_host() { no("the message lies in host memory") } else { mapped(Paths::IPC) },
+            direct: if site.is_host() { mapped(Paths::DIRECT) } else { no("the message is in device memory") },
+            ipc: if site.is_host() { no("the message is in host memory") } else { mapped(Paths::IPC) },
             cma: match site.is_host() {
                 true => permit(Paths::CMA).or_else(|| conn.link.why_no_cma().cloned()),
-                false => no("the message lies in a device's memory, which the kernel does not copy"),
+                false => no("the message is in device memory, which the kernel cannot copy"),
             },
             // The ring takes messages whatever paths are permitted.
             staged: None,
-            ..Refusals::refused("no path of shm: the peer is a process of this host")
+            ..Refusals::refused("not a path of shm, which reaches processes of this host")
         };
         let most = config::get().ring_max(site.is_host() && !shared);
         let short = Short { path: Paths::STAGED, most, how: "in the ring" };
-        let how = "which the receiver chooses, by its own options too, once it has a receive";
+        let how = "chosen by the receiver, whose options also count, when it posts the receive";
         Ok(PathReport::of_messages(&conn.link.place(), Some(short), how, refusals, ""))
     }
 }

@@ -31,7 +31,7 @@ pub fn site_of_message(domain: &Domain, drivers: bool, local: &[Iov], c: &Common
     match (c.desc & DEVICE_DESC != 0, drivers) {
         (false, _) => Ok(Site::HOST),
         (true, true) => domain.local_site(c.desc, local, true),
-        (true, false) => Err(needs_driver("messages in device memory go through the host")),
+        (true, false) => Err(needs_driver("copying a message in device memory through the host")),
     }
 }
 
@@ -50,7 +50,7 @@ impl State {
         if c.flags & flags::INJECT != 0 && total > INJECT_SIZE {
             return Err(Error::new(errno::EMSGSIZE, format!("len: {total} bytes, an inject call takes up to inject_size {INJECT_SIZE}")));
         }
-        let pieces = Pieces::from(local).ok_or(Error::invalid("iov_count"))?;
+        let pieces = Pieces::from(local).ok_or(Error::invalid("iov_count: too many pieces"))?;
         let deadline = self.deadline(c);
         if self.conn.is_none() {
             return Err(self.not_connected());
@@ -235,7 +235,7 @@ pub fn credit(conn: &mut Conn) -> Result<bool> {
     }
     let seen = conn.link.peer.matched().load(Ordering::Acquire);
     if seen < conn.credited || seen > conn.sent {
-        return Err(protocol("the peer counts more matched messages than were sent"));
+        return Err(protocol("the peer counts more matched messages than this side sent"));
     }
     conn.credited = seen;
     Ok(conn.renew_sends())

@@ -143,7 +143,7 @@ impl State {
             kind::STAGED_READ => self.on_staged_read(message),
             kind::STAGED_DATA => self.on_staged_data(message),
             kind::ATOMIC => self.on_atomic(domain, message),
-            _ => Err(protocol("the peer sent a ring message of a kind that does not exist")),
+            _ => Err(protocol("the peer sent a ring message of an unknown kind")),
         }
     }
 
@@ -371,14 +371,14 @@ impl State {
                     let answer = Frame::FileBring { id, size: file.map_or(0, |f| f.size()), found: file.is_some() };
                     let fd: Vec<_> = file.and_then(|f| f.fd()).into_iter().collect();
                     if !socket::send(conn.link.socket.as_fd(), &answer.encode(), &fd)? {
-                        return Err(protocol("the peer asks for memory files and does not take the answers"));
+                        return Err(protocol("the peer requests memory files without receiving the answers"));
                     }
                 }
                 Frame::FileBring { id, size, found } => {
                     conn.remotes.file_answered(&conn.link, id, size, found, fds.first().filter(|_| found).map(|f| f.as_fd()))
                 }
                 Frame::Bye => return self.peer_left(domain),
-                _ => return Err(protocol("the peer introduced itself twice")),
+                _ => return Err(protocol("the peer sent its handshake message twice")),
             }
         }
         Ok(())
@@ -418,7 +418,7 @@ impl State {
         let flights: Vec<u16> =
             conn.slots.active.iter().copied().filter(|i| conn.slots.flight(*i).is_some_and(|f| late(f.ending()))).collect();
         for index in flights {
-            let error = Error::late("the peer did not finish the operation");
+            let error = Error::late("the peer did not complete the operation");
             let Some(conn) = self.conn.as_deref_mut() else { return };
             let grace = conn.slots.flight(index).map_or(0, |f| f.ending().deadline) + config::get().close_ms * 1_000_000;
             match leaving::withdraw(conn, index) {
@@ -434,7 +434,7 @@ impl State {
             return self.down(domain, error);
         }
         if conn.backlog.iter().any(|j| late(j.ending())) {
-            let error = Error::late("the operation could not start or finish");
+            let error = Error::late("the operation did not complete");
             self.drop_jobs(|j| late(j.ending()), &error);
         }
     }

@@ -40,7 +40,7 @@ impl State {
             return Err(Error::AGAIN);
         }
         self.recvs.room()?;
-        let pieces = Pieces::from(local).ok_or(Error::invalid("iov_count"))?;
+        let pieces = Pieces::from(local).ok_or(Error::invalid("iov_count: too many pieces"))?;
         let wanted = self.bind.wants_receive(c.flags);
         let deadline = self.recv_deadline_of(c);
         if deadline != 0 && (self.recv_deadline == 0 || deadline < self.recv_deadline) {
@@ -275,7 +275,7 @@ pub fn expire_receives(state: &mut State, now: u64) {
     if state.recv_deadline == 0 || now < state.recv_deadline {
         return;
     }
-    let late = || Error::coded(errno::ETIMEDOUT, Code::Deadline, "no message came before the receive's deadline");
+    let late = || Error::coded(errno::ETIMEDOUT, Code::Deadline, "no message arrived before the receive's deadline");
     let mut next = 0;
     for _ in 0..state.recvs.len() {
         let Some(recv) = state.recvs.pop_front() else { break };

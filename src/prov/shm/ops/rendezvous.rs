@@ -34,7 +34,7 @@ impl State {
         let (total, count) = (message.word(1), message.word(2) as usize);
         let sane = total <= MAX_MSG as u64 && (1..=IOV_LIMIT).contains(&count) && message.header.words as usize == OFFER_WORDS + 2 * count;
         if !sane {
-            return Err(protocol("the peer offered a message that makes no sense"));
+            return Err(protocol("the peer offered a message with invalid values"));
         }
         let word = |i| message.word(OFFER_WORDS + i);
         let pieces: Vec<_> = (0..count).map(|k| (word(2 * k), word(2 * k + 1) as usize)).collect();
@@ -66,7 +66,7 @@ impl State {
         let Some(conn) = self.conn.as_deref_mut() else { return Ok(()) };
         let Some(Some(first)) = self.recvs.first(1).first() else { return Ok(()) };
         if conn.rendezvous_in.get(offered.slot as usize).is_some_and(Option::is_some) {
-            return Err(protocol("the peer offered a message in a slot whose last one has not ended"));
+            return Err(protocol("the peer offered a message in a slot that is still in use"));
         }
         conn.remotes.map_for(first.site);
         let n = offered.total.min(first.room);
@@ -130,14 +130,14 @@ impl State {
             if let Some(ended) = place.take() {
                 self.abandon(
                     &ended.recv,
-                    Error::coded(errno::ECANCELED, Code::Canceled, "the sender gave the message up before it was complete"),
+                    Error::coded(errno::ECANCELED, Code::Canceled, "the sender cancelled the message before it was complete"),
                 );
             }
             return Ok(());
         }
         let (at, len) = (message.word(1), message.header.bytes as usize);
         if at != incoming.got as u64 || incoming.total - incoming.got < len {
-            return Err(protocol("a fragment of a message does not follow the one before"));
+            return Err(protocol("the peer sent a fragment of a message out of order"));
         }
         let take = incoming.recv.room.saturating_sub(incoming.got).min(len);
         let placed = deliver(message, incoming.recv.site, incoming.recv.pieces.as_slice(), incoming.got, take);

@@ -205,11 +205,11 @@ impl State {
         let kind = if dir == Dir::Write { flags::WRITE } else { flags::READ } | flags::RMA;
         let mut theirs = [RmaIov::default(); IOV_LIMIT];
         theirs[..remote.len()].copy_from_slice(remote);
-        let pieces = Pieces::from(local).ok_or_else(|| Error::invalid("iov_count"))?;
+        let pieces = Pieces::from(local).ok_or_else(|| Error::invalid("iov_count: too many pieces"))?;
         let drivers = self.options.driver_calls;
         let site = if c.desc & DEVICE_DESC == 0 { Site::HOST } else { domain.local_site(c.desc, local, drivers)? };
         if !(site.is_host() || drivers) && injects {
-            return Err(needs_driver("an inject call copies device memory at once"));
+            return Err(needs_driver("copying device memory within an inject call"));
         }
         let buf = pieces.first();
         let mut job = RmaJob {

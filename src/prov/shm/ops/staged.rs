@@ -69,7 +69,7 @@ impl State {
         let (slot, generation) = unpack_slot(message.word(0))?;
         let Some(conn) = self.conn.as_deref_mut() else { return Ok(()) };
         if conn.reads_out.len() >= SLOTS * IOV_LIMIT || message.word(3) > MAX_MSG as u64 {
-            return Err(protocol("the peer asked for more reads than it can have in flight"));
+            return Err(protocol("the peer requested more reads than it can have in flight"));
         }
         conn.reads_out.push_back(ReadOut {
             slot,
@@ -94,7 +94,7 @@ impl State {
         }
         let Some(Flight::Read { pieces, want, got, bounce, .. }) = conn.slots.flight_mut(index) else { return Ok(()) };
         if at > *want as u64 || *want - (at as usize) < len || *want - *got < len {
-            return Err(protocol("the peer answers a read with more bytes than were asked for"));
+            return Err(protocol("the peer answers a read with more bytes than requested"));
         }
         match bounce {
             Some((_, bytes)) => {

@@ -41,7 +41,7 @@ impl MappingQuota {
         if bytes <= MOST_BYTES && files <= MOST_FILES {
             return Ok(quota);
         }
-        Err(Error::new(errno::ENOMEM, format!("{files} memory files of {bytes} bytes of peers would be mapped here, which is too much")))
+        Err(Error::new(errno::ENOMEM, format!("peers have {files} memory files of {bytes} bytes, more than this process may map")))
     }
 }
 
@@ -229,7 +229,7 @@ impl Imports {
         match hmem::get(of.iface).and_then(|up| up.reach(&of, self.mapped_for)) {
             Ok(device) => Some(Import::Own { of, device }),
             Err(e) => {
-                crate::log!(Debug, "memory of this process (file {file}) is mapped like another's: {e}");
+                crate::log!(Debug, "memory of this process (file {file}) is mapped like a peer's: {e}");
                 None
             }
         }
@@ -274,7 +274,7 @@ impl Imports {
     }
 
     fn map_device(&mut self, link: &Link, file: u64, fd: Option<BorrowedFd<'_>>) -> Result<()> {
-        let (iface, offer) = link.table.file(file).offer(fd).ok_or_else(|| table_error("a file without a descriptor"))?;
+        let (iface, offer) = link.table.file(file).offer(fd).ok_or_else(|| table_error("the descriptor of a file"))?;
         let iface = Iface::from_raw(iface).filter(|i| *i != Iface::System).ok_or_else(|| table_error("a device interface"))?;
         if offer.len == 0 || offer.len > isize::MAX as u64 {
             return Err(table_error("an allocation's size"));
@@ -300,8 +300,11 @@ impl Imports {
         }
         let result = match fd {
             Some(fd) => self.map_host(link, file, size, fd, true).or_else(|_| self.map_host(link, file, size, fd, false)),
-            None if found => Err(Error::fixed(errno::EMFILE, "this process had no descriptor left for the memory file that the peer sent")),
-            None => Err(Error::fixed(errno::ENOENT, "the peer has no such memory file any more")),
+            None if found => Err(Error::fixed(
+                errno::EMFILE,
+                "this process has no free descriptor for the peer's memory file; raise RLIMIT_NOFILE (ulimit -n)",
+            )),
+            None => Err(Error::fixed(errno::ENOENT, "the peer no longer has this memory file")),
         };
         match result {
             Ok(()) => self.missing.remove(&file),
@@ -329,7 +332,7 @@ impl Imports {
     /// A reason why a file of the peer is not mapped.
     pub fn why_not(&self) -> Error {
         if self.is_waiting() {
-            return Error::fixed(errno::EAGAIN, "the peer was asked for its memory file and has not answered yet");
+            return Error::fixed(errno::EAGAIN, "the peer has not sent its memory file yet");
         }
         let reason = self.missing.values().find_map(Missing::reason).cloned();
         reason.or_else(|| self.pidfd_refused.clone()).unwrap_or(Error::fixed(errno::EAGAIN, "not mapped yet"))
@@ -347,5 +350,5 @@ pub fn check_identity(site: Site, here: usize, id: u64) -> Result<()> {
 
 /// The error of a peer whose region table contradicts itself.
 pub fn table_error(what: &str) -> Error {
-    Error::coded(errno::EPROTO, Code::PeerBroke, format!("the peer's region table makes no sense: {what}"))
+    Error::coded(errno::EPROTO, Code::PeerBroke, format!("the peer's region table is invalid: {what}"))
 }

@@ -113,21 +113,21 @@ impl Link {
     /// far as the kernel shows them.
     pub fn place(&self) -> String {
         if self.pid <= 0 {
-            return "a process of another pid namespace".into();
+            return "a process in another pid namespace".into();
         }
         let other: Vec<&str> = ["ipc", "net", "user"].into_iter().filter(|kind| process::is_in_other_namespace(self.pid, kind)).collect();
         match other.as_slice() {
             [] => format!("process {}", self.pid),
-            some => format!("process {} of another {} namespace", self.pid, some.join(", ")),
+            some => format!("process {} in another {} namespace", self.pid, some.join(", ")),
         }
     }
 
     /// The process that may still copy, in words: the peer's or, after the peer's end, its copier process.
     pub fn who(&self) -> String {
         match self.copier.as_ref().filter(|_| self.peer_ended()).map(process::pid_of) {
-            None if self.pid <= 0 => "a process of another pid namespace".into(),
+            None if self.pid <= 0 => "a process in another pid namespace".into(),
             None => format!("process {}", self.pid),
-            Some(Some(pid)) => format!("process {pid} (gdrfab-copier of process {}, which has ended)", self.pid),
+            Some(Some(pid)) => format!("process {pid} (the gdrfab-copier of process {}, which has ended)", self.pid),
             Some(None) => format!("the gdrfab-copier of process {}, which has ended,", self.pid),
         }
     }
@@ -165,7 +165,7 @@ impl Link {
     pub fn renew_sleep(&self) {
         self.sleep();
         if let Err(e) = gate::barrier(self.fences) {
-            crate::log!(Error, "a thread that sleeps on this endpoint may miss a wake-up: {e}");
+            crate::log!(Error, "a thread that waits on this endpoint may miss a wake-up: {e}");
         }
     }
 

@@ -46,9 +46,9 @@ pub fn wait_for(inside: &mut Initiators, limit_ms: u64) -> Result<()> {
         let Some((stuck, _)) = inside.first() else { return Ok(()) };
         if late {
             let words = format!(
-                "{} is inside a copy of this region{} and does not end it; no new copy can start, call mr_close again",
+                "{} is still copying from or to this region{}; no new copy can start, call gdrfab_mr_close() again",
                 stuck.who(),
-                if stuck.is_torn() { ", by a connection that is over," } else { "" }
+                if stuck.is_torn() { " over a connection that has ended" } else { "" }
             );
             return Err(Error::new(errno::EBUSY, words));
         }

@@ -350,7 +350,7 @@ impl RemoteRegions {
         if rights & table::MULTI != 0 {
             let count = offset;
             if count == 0 || addr.checked_add(count).is_none_or(|end| end > MAX_EXTENTS as u64) {
-                return Err(table_error("its number of iovecs"));
+                return Err(table_error("the number of a region's iovecs"));
             }
             let mut list = with_room(count as usize)?;
             files.clear();
@@ -475,7 +475,10 @@ impl RemoteRegions {
     pub fn refusals(&self, link: &Link, r: &RemoteRegion) -> Refusals {
         let policy = |path: Paths| {
             if !r.offered.contains(path) {
-                return Some(Error::fixed(errno::ENODEV, "the peer's region does not offer it (its mr_explain tells why)"));
+                return Some(Error::fixed(
+                    errno::ENODEV,
+                    "the peer's region does not offer this path (gdrfab_mr_explain() there tells why)",
+                ));
             }
             if !self.allowed.contains(path) {
                 return Some(Error::fixed(errno::EACCES, "ruled out by this endpoint's options or GDRFAB_SHM_PATHS"));
@@ -487,7 +490,7 @@ impl RemoteRegions {
             ipc: policy(Paths::IPC).or_else(|| r.extents().iter().any(|x| x.here == 0).then(|| self.imports.why_not())),
             cma: policy(Paths::CMA).or_else(|| link.why_no_cma().or(self.why_cma_refused(r)).cloned()),
             staged: policy(Paths::STAGED),
-            ..Refusals::refused("no path of shm: the peer is a process of this host")
+            ..Refusals::refused("not a path of shm, which reaches processes of this host")
         }
     }
 
@@ -495,7 +498,7 @@ impl RemoteRegions {
     pub fn words(&self, link: &Link, r: &RemoteRegion) -> String {
         let mut text = self.refusals(link, r).lines(r.path);
         if let Some(copier) = self.imports.copier {
-            text.push_str(&format!("  no driver is called here: device memory is mapped and copied by process {}\n", copier.pid));
+            text.push_str(&format!("  this process calls no driver: process {} maps and copies device memory\n", copier.pid));
         }
         text
     }

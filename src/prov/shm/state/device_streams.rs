@@ -178,7 +178,9 @@ impl DeviceStreams {
             match of.stream.done() {
                 Err(e) => break Some(e),
                 Ok(done) if done >= last => break None,
-                Ok(_) if time::now_ns() > until => break Some(Error::fixed(errno::EIO, "copies before a refused one did not end")),
+                Ok(_) if time::now_ns() > until => {
+                    break Some(Error::fixed(errno::EIO, "device copies that were started before a refused one did not end"));
+                }
                 Ok(_) => std::thread::yield_now(),
             }
         };

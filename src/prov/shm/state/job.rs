@@ -219,6 +219,6 @@ pub fn wait_for_stream(site: Site, stream: &mut u64) -> Result<()> {
 
 /// The error of an operation that needs a driver, on an endpoint that calls none.
 pub fn needs_driver(words: &str) -> Error {
-    let words = format!("{words}, for which a driver would be called in this process (GDRFAB_OPT_DRIVER_CALLS is 0)");
+    let words = format!("{words} needs calls of a device driver in this process, which GDRFAB_OPT_DRIVER_CALLS=0 forbids");
     Error::coded(errno::EOPNOTSUPP, Code::Path, words)
 }

@@ -177,7 +177,7 @@ impl State {
         let Some(conn) = &self.conn else { return self.peer_address() };
         let (paths, why) = match conn.link.why_no_cma() {
             None => (conn.remotes.allowed, String::new()),
-            Some(e) => (conn.remotes.allowed - Paths::CMA, format!("; no cma: {e}")),
+            Some(e) => (conn.remotes.allowed - Paths::CMA, format!("; cma is not possible: {e}")),
         };
         format!("{}, {}, paths {}{why}", self.peer_address(), conn.link.who(), paths.words())
     }

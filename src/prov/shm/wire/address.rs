@@ -28,7 +28,7 @@ pub fn check_address(address: &str) -> Result<&str> {
         return Err(Error::invalid(format!("addr: the name in {address:?} must have 1 to {} printable bytes", frame::NAME_MAX)));
     }
     if is_path(name) && name.ends_with('/') {
-        return Err(Error::invalid(format!("addr: {address:?} names a directory, and not the socket in it")));
+        return Err(Error::invalid(format!("addr: {address:?} names a directory instead of a socket in it")));
     }
     // A last component that begins with `@` is a name from `fresh_name`, and has the host id in hexadecimal before its
     // first dot.
@@ -53,8 +53,8 @@ pub fn check_address(address: &str) -> Result<&str> {
 /// The reason, in words, why host `theirs` is out of reach of host `ours`.
 pub fn other_host_words(theirs: u32, ours: u32) -> String {
     match (theirs, ours) {
-        (_, process::HOST_UNKNOWN) => format!("this process cannot read {}, which tells its host", process::BOOT_ID),
-        (process::HOST_UNKNOWN, _) => format!("the peer cannot read {}, which tells its host", process::BOOT_ID),
+        (_, process::HOST_UNKNOWN) => format!("this process cannot read {}, which identifies its host", process::BOOT_ID),
+        (process::HOST_UNKNOWN, _) => format!("the peer cannot read {}, which identifies its host", process::BOOT_ID),
         _ => "the peer is on another host (or was before a reboot); shm reaches only this host".into(),
     }
 }
@@ -87,8 +87,9 @@ fn socket_name(name: &str) -> String {
 /// which users connect, so a directory into which any user may put a socket is an error.
 fn check_directory(path: &str, users: &Users) -> Result<()> {
     if *users == Users::Path && path_socket::is_open_to_all(path)? {
-        let words =
-            format!("addr: any user may put a socket into the directory of {path}, so with GDRFAB_SHM_USERS=path anybody could be there");
+        let words = format!(
+            "addr: every user may create a socket in the directory of {path}; GDRFAB_SHM_USERS=path needs one with a stricter mode"
+        );
         return Err(Error::new(errno::EACCES, words));
     }
     Ok(())

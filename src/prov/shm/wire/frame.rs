@@ -33,7 +33,7 @@ pub fn recv(socket: &impl AsFd, buf: &mut [u8]) -> Result<Received> {
         return Err(socket::too_long());
     }
     discard::discard(fds);
-    Err(Error::fixed(errno::EPROTO, "the peer sent a descriptor that is neither memory, a device nor a process"))
+    Err(Error::fixed(errno::EPROTO, "the peer sent a descriptor that is neither a memory file, a dma-buf nor a pidfd"))
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -74,14 +74,16 @@ impl RefusalReason {
     pub fn error(self) -> Error {
         let (errno, code, words) = match self {
             RefusalReason::Requests => {
-                (errno::ECONNREFUSED, Code::Busy, "the listener has too many connection requests that its program has not answered")
+                (errno::ECONNREFUSED, Code::Busy, "the listener has too many unanswered connection requests; try again later")
             }
             RefusalReason::Descriptors => (
                 errno::ECONNREFUSED,
                 Code::Busy,
-                "the listener's process has no descriptor left (RLIMIT_NOFILE; its event queue tells its owner)",
+                "the listener's process has no free descriptor (RLIMIT_NOFILE; its event queue reports that)",
             ),
-            RefusalReason::User => (errno::EACCES, Code::None, "the listener does not let this process's user in (GDRFAB_SHM_USERS there)"),
+            RefusalReason::User => {
+                (errno::EACCES, Code::None, "the listener does not admit this process's user (see GDRFAB_SHM_USERS on its side)")
+            }
             RefusalReason::Version => (errno::EPROTONOSUPPORT, Code::PeerBroke, "the listener speaks another version of the shm protocol"),
         };
         Error::coded(errno, code, words)
@@ -243,7 +245,7 @@ impl Frame {
     pub fn decode(packet: &[u8]) -> Result<Frame> {
         match Frame::parse(packet) {
             Some(frame) => frame,
-            None => Err(Error::new(errno::EPROTO, format!("a packet of {} bytes on the control socket makes no sense", packet.len()))),
+            None => Err(Error::new(errno::EPROTO, format!("an invalid packet of {} bytes on the control socket", packet.len()))),
         }
     }
 

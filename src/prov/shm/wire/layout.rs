@@ -127,12 +127,12 @@ impl Segment {
     /// Maps the peer's segment, after checks of the peer's announcement and of the file.
     pub fn attach(fd: BorrowedFd<'_>, lines: usize) -> Result<SegmentRef> {
         if !lines.is_power_of_two() || !(MIN_LINES..=65536).contains(&lines) {
-            return Err(Error::new(errno::EPROTO, format!("the peer announced a ring of {lines} lines")));
+            return Err(Error::new(errno::EPROTO, format!("the peer announced a ring of an invalid length ({lines} lines)")));
         }
         mem::check_peer_file(fd, segment_bytes(lines) as u64)?;
         let segment = Segment::map(fd, lines)?;
         if segment.fixed().header.magic.load(Ordering::Acquire) != MAGIC {
-            return Err(Error::fixed(errno::EPROTO, "the peer's segment does not begin as a gdrfab segment of this version does"));
+            return Err(Error::fixed(errno::EPROTO, "the peer's shared segment is of another version or damaged"));
         }
         Ok(SegmentRef(Arc::new(segment)))
     }
@@ -167,7 +167,7 @@ impl Segment {
                 Some(at)
             }
             Err(e) => {
-                crate::log!(Warn, "a connection stays small: {e}");
+                crate::log!(Warn, "the buffers of a connection could not grow, so it stays slower: {e}");
                 None
             }
         }

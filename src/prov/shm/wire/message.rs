@@ -68,7 +68,7 @@ pub fn error_of(status: u16) -> Result<()> {
 /// The connection's error for trouble with the shared ring.
 pub fn broken(trouble: RingError) -> Error {
     match trouble {
-        RingError::Broken => protocol("the peer wrote nonsense into the shared ring or a slot"),
+        RingError::Broken => protocol("the peer wrote invalid data into the shared ring or a slot"),
         RingError::Unmapped => Error::fixed(errno::ENOMEM, "more of the connection's ring cannot be mapped (RLIMIT_AS, vm.max_map_count)"),
     }
 }

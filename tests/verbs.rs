@@ -105,7 +105,11 @@ fn the_nic() {
     assert_eq!((nic.firmware.as_str(), nic.atomics, nic.max_message, nic.near), ("fake", 1, 1 << 30, None));
     assert!(nic.dmabuf.is_ok() && nic.odp == 0);
     assert_eq!(lives(), 0);
-    fails(fabric::nic(&Info { domain_name: Some("fake0:1:ib".into()), ..info.clone() }), errno::EADDRNOTAVAIL, "no such address");
+    fails(
+        fabric::nic(&Info { domain_name: Some("fake0:1:ib".into()), ..info.clone() }),
+        errno::EADDRNOTAVAIL,
+        "the domain name was made for",
+    );
     fails(fabric::nic(&Info { domain_name: Some("fake5:1:ib".into()), ..info.clone() }), errno::ENODEV, "fake5");
     fails(fabric::nic(&Info { domain_name: Some("fake0".into()), ..info }), errno::EINVAL, "device:port:type");
 }

@@ -151,7 +151,7 @@ fn paths() {
     a.set_policy(Paths::NIC, Paths::empty());
     write(&a, iov(&bytes), 0, 4, flags::INJECT).unwrap();
     assert_eq!(world.contexts(), [4]);
-    fails(a.query(1 << 40, 0).map(drop), errno::EKEYREJECTED, "no key of a verbs region");
+    fails(a.query(1 << 40, 0).map(drop), errno::EKEYREJECTED, "not the key of a verbs region");
     fails(a.query(held_by_device, 0x1234).map(drop), errno::EINVAL, "desc[0]");
     // Paths are chosen and counted for RMA only.
     a.set_policy(Paths::DIRECT, Paths::empty());
@@ -282,9 +282,9 @@ fn atomics() {
     let before = posted();
     for (refused, number, words) in [
         (op(Op::Sum, U32, Form::Plain, 1), errno::EOPNOTSUPP, "64-bit integers, no Sum of U32"),
-        (op(Op::Min, U64, Form::Fetch, 1), errno::EOPNOTSUPP, "atomics of a card"),
-        (op(Op::Write, U64, Form::Plain, 1), errno::EOPNOTSUPP, "atomics of a card"),
-        (op(Op::CswapNe, U64, Form::Compare, 1), errno::EOPNOTSUPP, "atomics of a card"),
+        (op(Op::Min, U64, Form::Fetch, 1), errno::EOPNOTSUPP, "op: RDMA devices have"),
+        (op(Op::Write, U64, Form::Plain, 1), errno::EOPNOTSUPP, "op: RDMA devices have"),
+        (op(Op::CswapNe, U64, Form::Compare, 1), errno::EOPNOTSUPP, "op: RDMA devices have"),
         (op(Op::Sum, U64, Form::Plain, 0), errno::EOPNOTSUPP, "count: 0"),
         (op(Op::Sum, U64, Form::Plain, 2), errno::EMSGSIZE, "count: 2"),
         (AtomicOp { addr: 0x1004, ..op(Op::Sum, U64, Form::Plain, 1) }, errno::EINVAL, "multiple"),
@@ -303,7 +303,7 @@ fn atomics() {
     assert_eq!(world.cq.read_error().unwrap().1.error.code, Code::Path);
     // Memory that no card reaches, or that has several registrations, is no region for atomics.
     let staged = PathPolicy { require: Paths::STAGED, forbid: Paths::empty() };
-    fails(world.register(Attr { access: Access::ATOMIC, policy: staged, ..memory(&at) }).map(drop), errno::EOPNOTSUPP, "does not reach");
+    fails(world.register(Attr { access: Access::ATOMIC, policy: staged, ..memory(&at) }).map(drop), errno::EOPNOTSUPP, "cannot access");
     let two = [iov(&bytes), iov(&bytes)];
     fails(world.register(Attr { access: Access::ATOMIC, ..memory(&two) }).map(drop), errno::EOPNOTSUPP, "one range");
     [a, b].iter().for_each(|ep| ep.close().unwrap());
@@ -317,9 +317,9 @@ fn no_atomics() {
     let (a, b) = world.pair(false);
     let at = [iov(&[7u8; 64])];
     let declared = || world.register(Attr { access: Access::ATOMIC, ..memory(&at) });
-    fails(declared().map(drop), errno::EOPNOTSUPP, "access: GDRFAB_ATOMIC: fake0 carries out no atomic operations");
+    fails(declared().map(drop), errno::EOPNOTSUPP, "access: GDRFAB_ATOMIC: fake0 has no atomic operations");
     let what = Atomic { op: Op::Sum, datatype: Datatype::U64, form: Form::Plain, count: 1 };
-    fails(a.atomic_valid(what).map(drop), errno::EOPNOTSUPP, "ep: fake0 carries out no atomic operations");
+    fails(a.atomic_valid(what).map(drop), errno::EOPNOTSUPP, "ep: fake0 has no atomic operations");
     let with = Operands { operand: iov(&[0; 8]), compare: Iov::EMPTY, old: Iov::EMPTY };
     let op = AtomicOp { what, with, addr: 0x1000, key: 0x100 };
     fails(a.atomic(&op, &Common::default(), &[]), errno::EOPNOTSUPP, "IBV_ATOMIC_NONE");

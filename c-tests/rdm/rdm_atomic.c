@@ -283,7 +283,7 @@ static void what_no_card_does_is_refused(struct self *s)
 				if ((word && (op == GDRFAB_SUM || op == GDRFAB_ATOMIC_READ)) || gdrfab_fetch_atomicvalid(s->ep, type, op, NULL))
 					continue;
 				CHECK_EQ(gdrfab_fetch_atomic(s->ep, one, 1, NULL, &old, NULL, 0, w.addr, w.key, type, op, NULL), -EOPNOTSUPP);
-				SAYS(gdrfab_last_error(), "card");
+				SAYS(gdrfab_last_error(), "RDMA devices");
 			}
 		CHECK_EQ(gdrfab_atomic(s->ep, one, 2, NULL, 0, w.addr, w.key, GDRFAB_UINT64, GDRFAB_SUM, NULL), -EMSGSIZE);
 		CHECK_EQ(gdrfab_atomic(s->ep, one, 0, NULL, 0, w.addr, w.key, GDRFAB_UINT64, GDRFAB_SUM, NULL), -EOPNOTSUPP);

@@ -85,8 +85,8 @@ static void lies(struct self *s)
 		lie(0, true);
 		break;
 	case VICTIM:
-		caught(s, PROMISES, "promises more receives");
-		caught(s, TAKES_BACK, "promises more receives");
+		caught(s, PROMISES, "reports more free receives");
+		caught(s, TAKES_BACK, "reports more free receives");
 		break;
 	}
 	meet(s);

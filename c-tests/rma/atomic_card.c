@@ -316,7 +316,7 @@ static void refused(struct node *n)
 	}
 	CHECK_EQ(count, 1);
 	CHECK_EQ(gdrfab_atomic(n->ep, one, 1, NULL, 0, to.base, to.key, GDRFAB_UINT64, GDRFAB_BOR, one), -EOPNOTSUPP);
-	SAYS(gdrfab_last_error(), "card");
+	SAYS(gdrfab_last_error(), "RDMA devices");
 	CHECK_EQ(gdrfab_atomic(n->ep, one, 2, NULL, 0, to.base, to.key, GDRFAB_UINT64, GDRFAB_SUM, one), -EMSGSIZE);
 	SAYS(gdrfab_last_error(), "count");
 	CHECK_EQ(gdrfab_atomic(n->ep, one, 0, NULL, 0, to.base, to.key, GDRFAB_UINT64, GDRFAB_SUM, one), -EOPNOTSUPP);

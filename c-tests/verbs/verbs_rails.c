@@ -310,7 +310,7 @@ static void both(struct node *n)
 		CHECK(test_says(words, "rail 1, ") && test_says(words, ": up, "));
 		CHECK_EQ(gdrfab_ep_query_rail(n->ep, 0, 2, &info), -ENOENT);
 		CHECK(gdrfab_mr_explain(a.m.mr, words, sizeof words) > 0);
-		CHECK(test_says(words, "carries it too"));
+		CHECK(test_says(words, "registered there too"));
 		if (lossy && n->side == TEST_CLIENT)
 			fprintf(stderr, "     %u rounds, the %s rail lost %d times\n", round, p->first ? "first" : "second", told.lost);
 	}
@@ -416,7 +416,7 @@ static void counts(struct node *n)
 		mine[got < 0]++;
 		if (got < 0) {
 			cq_failure(__FILE__, __LINE__, n->cq, &f);
-			CHECK(test_says(f.words, "carried the operation out or not"));
+			CHECK(test_says(f.words, "executed the operation"));
 		}
 	}
 	if (unanswered)

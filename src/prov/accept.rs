@@ -94,9 +94,9 @@ impl Acceptor {
         if !std::mem::replace(&mut self.failing, true) {
             crate::log!(Warn, "{e}");
             let words = match e.errno {
-                errno::EMFILE => "this process has no descriptor left (RLIMIT_NOFILE), so callers are turned away",
-                errno::ENFILE => "this host has no descriptor left (fs.file-max), so callers are turned away",
-                _ => "callers have to wait",
+                errno::EMFILE => "this process has no free descriptor, so connection requests are refused; raise RLIMIT_NOFILE (ulimit -n)",
+                errno::ENFILE => "this host has no free descriptor, so connection requests are refused; raise fs.file-max",
+                _ => "connection requests have to wait",
             };
             self.trouble = Some(Error::coded(e.errno, e.code, format!("pep: {words}: {}", e.words)));
         }
@@ -149,7 +149,7 @@ mod tests {
     #[test]
     fn without_descriptors_a_caller_is_turned_away_and_the_owner_told_once() {
         let mut acceptor = Acceptor::new(epoll::placeholder().unwrap(), true).unwrap();
-        let lacking = || Err(Error::fixed(errno::EMFILE, "accepting"));
+        let lacking = || Err(Error::fixed(errno::EMFILE, "accepting a connection"));
         for _ in 0..3 {
             // Accepting works once the reserved descriptor is closed.
             let calls = Cell::new(0);
@@ -167,7 +167,7 @@ mod tests {
         let later = acceptor.rest();
         assert!(matches!(acceptor.take(later, |_| Ok(Some(8))), Taken::One(8)));
         assert!(acceptor.trouble().is_none());
-        acceptor.fails(Error::fixed(errno::ENFILE, "accepting"));
+        acceptor.fails(Error::fixed(errno::ENFILE, "accepting a connection"));
         assert!(acceptor.trouble().is_some_and(|e| e.errno == errno::ENFILE), "a new trouble");
     }
 }

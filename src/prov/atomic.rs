@@ -92,12 +92,12 @@ pub fn check_card(Atomic { op, datatype, count, .. }: Atomic) -> Result<()> {
     let (known, word) = (matches!(op, Op::Sum | Op::Read | Op::Cswap), matches!(datatype, Datatype::I64 | Datatype::U64));
     match count {
         _ if !known || !word => {
-            let words = format!("op: atomics of a card are SUM, ATOMIC_READ and CSWAP of 64-bit integers, no {op:?} of {datatype:?}");
+            let words = format!("op: RDMA devices have SUM, ATOMIC_READ and CSWAP of 64-bit integers, not {op:?} of {datatype:?}");
             Err(Error::new(errno::EOPNOTSUPP, words))
         }
         1 => Ok(()),
-        0 => Err(Error::fixed(errno::EOPNOTSUPP, "count: 0; a card looks at no key without an element")),
-        n => Err(Error::new(errno::EMSGSIZE, format!("count: {n}, a card changes 1 element at once"))),
+        0 => Err(Error::fixed(errno::EOPNOTSUPP, "count: 0; an RDMA device needs 1 element")),
+        n => Err(Error::new(errno::EMSGSIZE, format!("count: {n}; an RDMA device changes 1 element at once"))),
     }
 }
 

@@ -103,7 +103,7 @@ impl Av {
             Some(at) => at,
             None => {
                 let at = u32::try_from(entries.count).ok().filter(|at| *at < Index::GONE);
-                let at = at.ok_or_else(|| Error::new(errno::ENOSPC, "av: it is full"))?;
+                let at = at.ok_or_else(|| Error::new(errno::ENOSPC, "av: the address vector is full"))?;
                 entries.push()?;
                 at
             }

@@ -192,7 +192,7 @@ impl Bindings {
     /// Queues are bound before `enable`, since operations report there. Counters may come later, since they only count.
     pub fn check_can_bind(&self, what: &Binding) -> Result<()> {
         match self.enabled && !matches!(what, Binding::Counter { .. }) {
-            true => Err(Error::fixed(errno::EOPBADSTATE, "ep: all but counters is bound before ep_enable")),
+            true => Err(Error::fixed(errno::EOPBADSTATE, "ep: only counters can be bound after gdrfab_ep_enable()")),
             false => Ok(()),
         }
     }
@@ -229,7 +229,7 @@ impl Bindings {
             Stage::Enabled => Ok(()),
             Stage::Fresh => Err(Error::fixed(errno::EOPBADSTATE, "ep: call ep_enable before connecting")),
             Stage::Connected => Err(Error::fixed(errno::EISCONN, "ep: connecting or connected already")),
-            Stage::Over => Err(Error::fixed(errno::EOPBADSTATE, "ep: its connection is over; open another endpoint")),
+            Stage::Over => Err(Error::fixed(errno::EOPBADSTATE, "ep: the connection has ended; open another endpoint")),
         }
     }
 

@@ -132,7 +132,7 @@ pub trait Domain: Send + Sync {
 
     /// Parses a list of interfaces and addresses into rails. `None` gives the rails of endpoints for which no list was set.
     fn rails(&self, _words: Option<&str>) -> Result<RailList> {
-        Err(Error::fixed(errno::ENOPROTOOPT, "optname: only over tcp are rails an endpoint's own (verbs: GDRFAB_VERBS_RAILS)"))
+        Err(Error::fixed(errno::ENOPROTOOPT, "optname: only tcp has rails for each endpoint; for verbs set GDRFAB_VERBS_RAILS"))
     }
 
     /// Fails unless a card carries out atomics on regions that are registered for them. Without such a card no such region is
@@ -140,7 +140,8 @@ pub trait Domain: Send + Sync {
     fn check_card_atomics(&self) -> Result<()> {
         Err(Error::fixed(
             errno::EOPNOTSUPP,
-            "access: GDRFAB_ATOMIC: atomics of this domain are carried out by CPUs, in any region; a card's take a domain over verbs",
+            "access: GDRFAB_ATOMIC: atomics of this domain are executed by CPUs and need no such right; those of RDMA devices need a \
+             domain over verbs",
         ))
     }
 
@@ -234,7 +235,7 @@ pub trait Endpoint: Send + Sync {
 
     /// Connects by addresses that both sides have exchanged; both call this.
     fn connect_addr(&self, _address: &str) -> Result<()> {
-        Err(Error::fixed(errno::EOPNOTSUPP, "ep: this provider connects by a passive endpoint"))
+        Err(Error::fixed(errno::EOPNOTSUPP, "ep: this provider connects only to passive endpoints; call gdrfab_connect()"))
     }
 
     /// Accepts a connection request. If this fails, the request is consumed and its peer is lost.
@@ -279,7 +280,7 @@ pub trait Endpoint: Send + Sync {
     /// provider takes. Returns the number of these runs; 0: nothing can be posted now. The error with which a part
     /// later ends may name the run that failed. Otherwise as `list`.
     fn list_part(&self, _dir: Dir, _runs: &[Run], _pairs: &[Pair], _common: &Common) -> Result<usize> {
-        Err(Error::fixed(errno::EOPNOTSUPP, "ep: this provider does not move lists in parts"))
+        Err(Error::fixed(errno::EOPNOTSUPP, "internal error: this provider does not move lists in parts"))
     }
 
     fn send(&self, local: &[Iov], common: &Common, descs: &[u64]) -> Result<()>;
@@ -303,7 +304,7 @@ pub trait Endpoint: Send + Sync {
 
     /// Cancels the oldest operation or receive with this `context` that can still be cancelled.
     fn cancel(&self, _context: usize) -> Result<()> {
-        Err(Error::fixed(errno::EOPNOTSUPP, "ep: this provider takes back no operation alone"))
+        Err(Error::fixed(errno::EOPNOTSUPP, "ep: this provider cannot cancel a single operation"))
     }
 
     /// Makes progress once. If another thread is already making progress here, the call returns at once, unless `force` is
@@ -375,7 +376,7 @@ pub trait Endpoint: Send + Sync {
         match on {
             true => Ok(()),
             false => {
-                let words = "optval: this provider copies device memory by calling its driver in this process";
+                let words = "optval: this provider copies device memory by driver calls of this process";
                 Err(Error::new(errno::EOPNOTSUPP, words))
             }
         }
@@ -414,7 +415,7 @@ pub trait Endpoint: Send + Sync {
 
 /// The error of a provider whose copies the target cannot help with.
 pub fn no_coop() -> Error {
-    Error::fixed(errno::EOPNOTSUPP, "GDRFAB_OPT_COOP: the target helps with no copies of this provider")
+    Error::fixed(errno::EOPNOTSUPP, "GDRFAB_OPT_COOP: this provider has no copies with which the target could help")
 }
 
 fn no_tags() -> Error {
@@ -422,7 +423,7 @@ fn no_tags() -> Error {
 }
 
 pub fn no_effort() -> Error {
-    Error::fixed(errno::ENOPROTOOPT, "optname: an option of RDMA devices; this endpoint has none")
+    Error::fixed(errno::ENOPROTOOPT, "optname: this option is for RDMA devices, and this endpoint uses none")
 }
 
 /// The provider's part of a passive endpoint; `pep.rs` has the common part, and calls these methods under its lock.

@@ -50,7 +50,7 @@ impl Described {
         let regions = self.0.lock();
         let Some(pieces) = regions.get(&desc) else {
             return Err(Error::invalid(format!(
-                "desc: {desc:#x} names no open region of this domain; gdrfab_mr_desc() tells a region's, which ends with it"
+                "desc: {desc:#x} names no open region of this domain; use the result of gdrfab_mr_desc() until the region is closed"
             )));
         };
         if pieces.is_empty() || covers(pieces, local) {

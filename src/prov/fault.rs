@@ -116,7 +116,7 @@ impl Plan {
 
     /// The error of a connection that a fault has ended.
     pub fn gone() -> Error {
-        Error::coded(errno::ECONNRESET, Code::PeerGone, "the peer closed the connection or died (so GDRFAB_FAULT=drop has it)")
+        Error::coded(errno::ECONNRESET, Code::PeerGone, "the peer closed the connection or died (fault injected by GDRFAB_FAULT=drop)")
     }
 
     /// Counts a registration, and returns the paths that faults refuse to it. `Err`: faults refuse the registration
@@ -130,7 +130,7 @@ impl Plan {
                 What::Refuse { nth: Some(n), .. } if n != this => {}
                 What::Refuse { step: Step::Path(bit), .. } => refused |= Paths::from_bits_truncate(bit),
                 What::Refuse { step: Step::Whole, .. } => {
-                    return Err(Error::fixed(errno::EIO, "mr: refused on demand, GDRFAB_FAULT=refuse=register"));
+                    return Err(Error::fixed(errno::EIO, "mr: fault injected by GDRFAB_FAULT=refuse=register"));
                 }
                 _ => {}
             }
@@ -160,7 +160,7 @@ impl Plan {
 
     /// The error of a rail that a fault has ended.
     pub fn rail_gone() -> Error {
-        Error::fixed(errno::ECONNRESET, "lost on demand, GDRFAB_FAULT=rail")
+        Error::fixed(errno::ECONNRESET, "fault injected by GDRFAB_FAULT=rail")
     }
 
     /// The most bytes that one read or write of a socket may move, or that a fragment may have.
@@ -171,7 +171,7 @@ impl Plan {
 
 /// The error of a path that a fault refuses.
 pub fn refusal(path: Paths) -> Error {
-    Error::new(errno::EIO, format!("refused on demand, GDRFAB_FAULT=refuse={}", path.words()))
+    Error::new(errno::EIO, format!("fault injected by GDRFAB_FAULT=refuse={}", path.words()))
 }
 
 /// True if a fault is still to happen; then marks a fault that happens once as done.

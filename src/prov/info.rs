@@ -127,7 +127,7 @@ impl Secret {
     pub fn new(bytes: &[u8]) -> Result<Secret> {
         match bytes.len() {
             Secret::MIN..=Secret::MAX => Ok(Secret(Arc::new(bytes.to_vec().into()))),
-            n => Err(Error::invalid(format!("auth_key_size: {n}; a key has {} to {} bytes", Secret::MIN, Secret::MAX))),
+            n => Err(Error::invalid(format!("auth_key_size: {n}; a key must have {} to {} bytes", Secret::MIN, Secret::MAX))),
         }
     }
 

@@ -197,7 +197,7 @@ impl PendingLists {
             let work = &self.works[at];
             if work.end.deadline != 0 && work.end.deadline <= now && work.stage != Stage::Over {
                 self.cancel_parts(prov, at);
-                let words = "the list could not be moved before its deadline";
+                let words = "the list did not complete before its deadline";
                 self.works[at].stop(Error::coded(errno::ETIMEDOUT, Code::Deadline, words));
             }
         }

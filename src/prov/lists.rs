@@ -159,7 +159,7 @@ impl Lists {
         }
         let work = &mut w.works[at];
         if work.outstanding > 0 && work.stage == Stage::Notified {
-            return Err(Error::new(errno::ENOENT, "context: all of the list is under way, and cannot be cancelled"));
+            return Err(Error::new(errno::ENOENT, "context: all operations of the list are posted already and cannot be cancelled"));
         }
         work.stop(why);
         w.report_finished();

@@ -94,16 +94,16 @@ impl Name {
     pub fn decode(bytes: &[u8]) -> Result<Name> {
         let wrong = |why: &str| Err(Error::invalid(format!("addr: not the name of a connectionless endpoint: {why}")));
         let Ok(b) = <&[u8; NAME_LEN]>::try_from(bytes) else {
-            return wrong(&format!("it has {} bytes, and each has {NAME_LEN}", bytes.len()));
+            return wrong(&format!("it has {} bytes instead of {NAME_LEN}", bytes.len()));
         };
         if b[..3] != MAGIC {
-            return wrong("it does not begin as one");
+            return wrong("it does not begin with the bytes of such a name");
         }
         if b[3] != VERSION {
-            return wrong(&format!("it is of version {}, and this library knows {VERSION}", b[3]));
+            return wrong(&format!("it has version {}, and this library supports {VERSION}", b[3]));
         }
         if b[6..8] != [0; 2] || b[44..] != [0; 4] {
-            return wrong("bytes that must be 0 are not");
+            return wrong("reserved bytes are not 0");
         }
         let word = |at: usize| u64::from_le_bytes(std::array::from_fn(|i| b[at + i]));
         let name = Name {
@@ -130,13 +130,13 @@ impl Name {
     pub fn check(self) -> Result<Name> {
         let ip = self.socket().ip();
         if self.port == 0 {
-            return Err(Error::invalid("addr: port 0, where nobody listens"));
+            return Err(Error::invalid("addr: port 0 is not a listener's port"));
         }
         if ip.is_unspecified() || ip.is_multicast() || ip == IpAddr::V4(Ipv4Addr::BROADCAST) {
             return Err(Error::invalid(format!("addr: {ip} is not the address of one host")));
         }
         if ip.is_ipv4() && self.scope != 0 {
-            return Err(Error::invalid(format!("addr: {ip} with a scope, which only IPv6 has")));
+            return Err(Error::invalid(format!("addr: {ip} has a scope, which only IPv6 addresses can have")));
         }
         Ok(self)
     }
@@ -190,15 +190,19 @@ pub fn matched(address: &str, version: u8) -> String {
 pub fn unmatched(address: &str, version: u8) -> Result<&str> {
     match address.split_once(MATCHED) {
         Some((plain, of)) if of == version.to_string() => Ok(plain),
-        Some(_) => Err(Error::invalid(format!("addr: {address:?} matches tags as another version of this library does"))),
-        None => Err(Error::invalid(format!("addr: {address:?} is of an endpoint without GDRFAB_TAGGED, which this one has"))),
+        Some(_) => Err(Error::invalid(format!("addr: {address:?} uses the tag matching of another version of this library"))),
+        None => Err(Error::invalid(format!(
+            "addr: {address:?} names an endpoint without GDRFAB_TAGGED, but this endpoint has it; open both alike"
+        ))),
     }
 }
 
 /// Checks a peer's address for an endpoint that does not match messages: refuses the address of an endpoint that does.
 pub fn check_plain(address: &str) -> Result<()> {
     if address.contains(MATCHED) {
-        return Err(Error::invalid(format!("addr: {address:?} is of an endpoint with GDRFAB_TAGGED, which this one has not")));
+        return Err(Error::invalid(format!(
+            "addr: {address:?} names an endpoint with GDRFAB_TAGGED, but this endpoint lacks it; open both alike"
+        )));
     }
     Ok(())
 }

@@ -92,7 +92,7 @@ impl Owner {
 
     #[cold]
     fn foreign(self) -> Error {
-        Error::new(errno::EPERM, format!("this handle was opened by process {}; a fork's child opens its own", self.id))
+        Error::new(errno::EPERM, format!("this handle was opened by process {}; a forked child must open its own", self.id))
     }
 }
 

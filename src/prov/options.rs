@@ -40,7 +40,7 @@ pub struct RailList([Option<IpAddr>; RAILS_MAX]);
 impl RailList {
     pub fn of(ips: &[IpAddr]) -> Result<RailList> {
         if ips.len() > RAILS_MAX {
-            return Err(Error::invalid(format!("{} addresses for rails, of which there are {RAILS_MAX} at most", ips.len())));
+            return Err(Error::invalid(format!("optval: {} addresses for rails, at most {RAILS_MAX} are possible", ips.len())));
         }
         Ok(RailList(std::array::from_fn(|i| ips.get(i).copied())))
     }

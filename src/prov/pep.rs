@@ -68,7 +68,7 @@ impl PassiveEndpoint {
             return Err(Error::new(errno::ENOEQ, "pep: bind an event queue before pep_listen"));
         }
         if inner.listens {
-            return Err(Error::new(errno::EOPBADSTATE, "pep: listens already"));
+            return Err(Error::new(errno::EOPBADSTATE, "pep: gdrfab_pep_listen() was called already"));
         }
         let Some(listener) = &mut inner.listener else { return Err(Error::fixed(errno::EOPBADSTATE, "pep: closed")) };
         listener.listen()?;

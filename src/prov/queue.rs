@@ -78,7 +78,8 @@ pub struct Entries {
     origins: Box<[(usize, Origin)]>,
 }
 
-const LOST: Error = Error::fixed(errno::ENOMEM, "no memory was left for entries of cancelled receives: olen says how many are lost");
+const LOST: Error =
+    Error::fixed(errno::ENOMEM, "no memory for the completions of cancelled receives; olen is the number of lost completions");
 
 impl Entries {
     fn new(size: usize) -> Result<Entries> {

@@ -148,7 +148,7 @@ pub struct RailReport {
 }
 
 pub fn no_rail() -> Error {
-    Error::fixed(errno::ENOENT, "rail: the connection has none of that number")
+    Error::fixed(errno::ENOENT, "rail: the connection has no rail of this number")
 }
 
 /// The key with which a program asks for the path of its messages, which need no region.

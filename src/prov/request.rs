@@ -23,5 +23,5 @@ pub trait Request: Any + Send {
 /// Casts a request to the provider's own type, for `accept`.
 pub fn own_request<R: Request>(request: Box<dyn Request>) -> Result<R> {
     let any: Box<dyn Any> = request;
-    any.downcast().map(|r| *r).map_err(|_| Error::invalid("info->handle: a request of another provider"))
+    any.downcast().map(|r| *r).map_err(|_| Error::invalid("info->handle: the connection request belongs to another provider"))
 }

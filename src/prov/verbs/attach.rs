@@ -23,11 +23,12 @@ use std::sync::Arc;
 /// Checks that a region can be staged. Peers reach a staged region only where the domain has service queue pairs.
 fn may_stage(domain: &Domain, access: Access) -> Result<()> {
     match domain.service_cq().filter(|_| !domain.is_of_lanes()) {
-        _ if access.contains(Access::ATOMIC) => {
-            Err(Error::fixed(errno::EOPNOTSUPP, "access: GDRFAB_ATOMIC: a card carries nothing out in memory that it does not reach"))
-        }
+        _ if access.contains(Access::ATOMIC) => Err(Error::fixed(
+            errno::EOPNOTSUPP,
+            "access: GDRFAB_ATOMIC: the RDMA device cannot access this memory, so it cannot execute atomics there",
+        )),
         None if access.intersects(Access::REMOTE_READ | Access::REMOTE_WRITE) => {
-            Err(Error::fixed(errno::EOPNOTSUPP, "no staged transfers with peers over lanes or iWARP"))
+            Err(Error::fixed(errno::EOPNOTSUPP, "access: peers cannot reach staged memory over iWARP or from connectionless endpoints"))
         }
         _ => Ok(()),
     }
@@ -118,7 +119,7 @@ fn check_limits(context: &Context, len: u64) -> Result<()> {
     if most != 0 && len > most {
         return Err(Error::new(
             errno::EMSGSIZE,
-            format!("len: {len} bytes, {} registers at most {most} at once; a verbs key names one registration", context.name),
+            format!("len: {len} bytes, but {} registers at most {most} at once; use several regions", context.name),
         ));
     }
     Ok(())
@@ -136,7 +137,7 @@ fn attach_ranges(domain: &Domain, pd: &Arc<Pd>, attr: &Attr<'_>, steps: &mut Reg
     if iovs.len() > 1 && attr.access.is_remote() && (!domain.is_of_lanes() || attr.access.contains(Access::ATOMIC)) {
         return Err(Error::new(
             errno::EOPNOTSUPP,
-            format!("iov_count: {}; a verbs key names one range, so regions of several are for local use only", iovs.len()),
+            format!("iov_count: {}; a verbs key names one range, so a region of several must not have remote access rights", iovs.len()),
         ));
     }
     let first = iovs.first().copied().unwrap_or_default();
@@ -297,7 +298,7 @@ fn attach_file(
     base_addr: u64,
 ) -> Result<Attached> {
     if len == 0 {
-        return Err(Error::invalid("dmabuf->len: 0"));
+        return Err(Error::invalid("dmabuf->len: 0, must be at least 1"));
     }
     check_limits(&pd.context, len as u64)?;
     let end = offset.checked_add(len as u64).ok_or_else(|| Error::invalid("dmabuf->offset + len overflows"))?;

@@ -173,7 +173,10 @@ impl prov::Endpoint for Endpoint {
         let s = self.shared.state.lock();
         match &s.qp {
             Some(qp) => Ok(cm::address_of(&self.domain, qp, self.psn, s.service.as_ref().map(|v| v.qp.number)).to_string()),
-            None => Err(Error::new(errno::EOPBADSTATE, "ep: call ep_enable first: the address is that of its queue pair")),
+            None => Err(Error::new(
+                errno::EOPBADSTATE,
+                "ep: call gdrfab_ep_enable() first, which creates the queue pair that the address names",
+            )),
         }
     }
 
@@ -291,7 +294,7 @@ impl prov::Endpoint for Endpoint {
     fn cancel(&self, _context: usize) -> Result<()> {
         Err(Error::fixed(
             errno::EOPNOTSUPP,
-            "a queue pair takes back nothing alone: shut the endpoint down, or give operations a deadline, which does so",
+            "ep: verbs cannot cancel a single operation; shut the endpoint down, or give operations a deadline",
         ))
     }
 
@@ -363,7 +366,7 @@ impl prov::Endpoint for Endpoint {
         match stream {
             0 => Ok(()),
             _ => {
-                let words = "GDRFAB_OPT_STREAM: an RDMA device (verbs) waits for no stream; synchronise with it before posting";
+                let words = "GDRFAB_OPT_STREAM: an RDMA device (verbs) does not wait for a stream; synchronise the stream before posting";
                 Err(Error::new(errno::EOPNOTSUPP, words))
             }
         }
@@ -410,14 +413,17 @@ impl prov::Endpoint for Endpoint {
         s.check_connected()?;
         let staged = key != MESSAGES && s.lane.is_none() && mr::is_staged(key);
         if !staged && key >> 32 != 0 && s.lane.is_none() {
-            let words = format!("key: {key:#x} is no key of a verbs region: it has more than 32 bits and names no staged region");
+            let words = format!("key: {key:#x} is not the key of a verbs region: it has more than 32 bits and names no staged region");
             return Err(Error::coded(errno::EKEYREJECTED, Code::Key, words));
         }
         let local_path = mr::local_path(desc)?;
         let no = |words: String| Some(Error::coded(errno::EOPNOTSUPP, Code::Path, words));
         let by_device = |path: Paths| match () {
-            () if staged => no("the peer's region is staged: its device does not reach the memory (its mr_explain tells why)".into()),
-            () if local_path != path => no(format!("this side's memory is registered by the path {}", local_path.words())),
+            () if staged => {
+                no("the peer's region is staged, because its RDMA device cannot access the memory (gdrfab_mr_explain() there tells why)"
+                    .into())
+            }
+            () if local_path != path => no(format!("the local memory is registered with the path {}", local_path.words())),
             () => s.ruled_out(path),
         };
         if key == MESSAGES {
@@ -428,25 +434,25 @@ impl prov::Endpoint for Endpoint {
                 staged: if local_path == Paths::STAGED {
                     s.ruled_out(local_path)
                 } else {
-                    no("the device reaches the memory: nothing is staged".into())
+                    no("the RDMA device can access the memory, which needs no staging".into())
                 },
-                ..Refusals::refused("no path of verbs: the peer is reached by an RDMA device")
+                ..Refusals::refused("not a path of verbs, which reaches the peer by an RDMA device")
             };
             let to = format!("the peer, by {}", self.domain.context().name);
             return Ok(PathReport::of_messages(&to, None, "of any length", refusals, &s.describe_rails()));
         }
         let served = s.service.as_ref().is_some_and(|service| service.up);
         let by_copies = match (staged, local_path) {
-            (true, _) if !served => no("this connection has no staged transfers (iWARP, or a peer that is no gdrfab)".into()),
+            (true, _) if !served => no("this connection has no staged transfers (iWARP, or a peer that does not use gdrfab)".into()),
             (true, _) | (_, Paths::STAGED) => s.ruled_out(Paths::STAGED),
-            _ => no("the devices reach the memory of both sides: nothing is staged".into()),
+            _ => no("the RDMA devices can access the memory of both sides, which needs no staging".into()),
         };
         let refusals = Refusals {
             nic: by_device(Paths::NIC),
             dmabuf: by_device(Paths::DMABUF),
             peer_mem: by_device(Paths::PEER_MEM),
             staged: by_copies,
-            ..Refusals::refused("no path of verbs: the peer is reached by an RDMA device")
+            ..Refusals::refused("not a path of verbs, which reaches the peer by an RDMA device")
         };
         let paths = refusals.possible();
         let offered = if staged { Paths::STAGED } else { PATHS };

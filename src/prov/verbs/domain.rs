@@ -117,7 +117,9 @@ impl Domain {
     /// tags for both directions. If every queue is full, the lane gets a new queue: a device limits the size of a
     /// queue, and not every device can resize one.
     pub(super) fn add_lane(&self, lane: &Arc<Shared>, tx: usize, rx: usize) -> Result<(Arc<Cq>, [Tag; 2])> {
-        let Some(cqs) = &self.lane_cqs else { return Err(Error::fixed(errno::EOPNOTSUPP, "a domain of no lanes")) };
+        let Some(cqs) = &self.lane_cqs else {
+            return Err(Error::fixed(errno::EOPNOTSUPP, "internal error: the domain has no queues for lanes"));
+        };
         let mut cqs = cqs.lock();
         for cq in cqs.iter().rev() {
             if let Ok(tags) = cq.add_both(lane, tx, rx) {

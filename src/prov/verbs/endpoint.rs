@@ -136,7 +136,7 @@ impl Endpoint {
             }
         }
         let make = || {
-            let cq = domain.service_cq().ok_or(Error::fixed(errno::ENOSYS, "the domain has no queue for them"))?;
+            let cq = domain.service_cq().ok_or(Error::fixed(errno::ENOSYS, "the domain has no completion queue for staged transfers"))?;
             let mut service = Service::new(&domain.memory, &cq.raw, domain.port, domain.most_pieces(), !domain.rail_cqs().is_empty())?;
             // Lock order: completion queues before endpoints.
             let tag = cq.add(&self.shared, Service::CHARGE)?;
@@ -151,7 +151,7 @@ impl Endpoint {
 
     pub(super) fn check_by_address(&self) -> Result<()> {
         match self.domain.is_iwarp() {
-            true => Err(Error::fixed(errno::EOPNOTSUPP, "iWARP connects by rdma_cm alone, not by exchanged addresses")),
+            true => Err(Error::fixed(errno::EOPNOTSUPP, "ep: iWARP connects only by rdma_cm (gdrfab_connect), not by exchanged addresses")),
             false => Ok(()),
         }
     }
@@ -264,7 +264,7 @@ impl Endpoint {
             let tag = match cq.add(&self.shared, CHARGE) {
                 Ok(tag) => tag,
                 Err(e) => {
-                    crate::log!(Warn, "rail {}: {e}; this connection goes over one card", i + 1);
+                    crate::log!(Warn, "rail {}: {e}; this connection uses one RDMA device only", i + 1);
                     domain.rail_cqs().iter().for_each(|cq| cq.remove(&self.shared));
                     return Ok(None);
                 }
@@ -288,7 +288,7 @@ impl Endpoint {
                 change(&mut s.retry_policy);
                 Ok(())
             }
-            _ => Err(Error::fixed(errno::EOPBADSTATE, "ep: this option is set before connecting or accepting")),
+            _ => Err(Error::fixed(errno::EOPBADSTATE, "ep: this option must be set before connecting or accepting")),
         }
     }
 }

@@ -81,7 +81,12 @@ impl DevicePort {
             _ => None,
         };
         let gid = best_gid(&port, kind, ip).cloned();
-        let gid = gid.ok_or_else(|| Error::new(errno::EADDRNOTAVAIL, format!("{name}: the port has no such address now")))?;
+        let gid = gid.ok_or_else(|| {
+            Error::new(
+                errno::EADDRNOTAVAIL,
+                format!("{name}: the port does not have the address that the domain name was made for; call gdrfab_getinfo() again"),
+            )
+        })?;
         Ok(DevicePort { context, port, gid })
     }
 
@@ -90,8 +95,9 @@ impl DevicePort {
         let context = Context::open(device)?;
         let port = context.port(port)?;
         let gid = best_gid(&port, kind, None).cloned();
-        let gid =
-            gid.ok_or_else(|| Error::new(errno::EADDRNOTAVAIL, format!("the port has no address of the type {} now", kind.name())))?;
+        let gid = gid.ok_or_else(|| {
+            Error::new(errno::EADDRNOTAVAIL, format!("info->domain_name: the port has no address of the type {}", kind.name()))
+        })?;
         Ok(DevicePort { context, port, gid })
     }
 
@@ -193,7 +199,10 @@ fn fill_addresses(info: &mut Info, gid: &Gid, port: &Port, ask: &Ask<'_>) -> Res
             return Ok(());
         }
         Some(s) => s.parse::<u16>().map_err(|_| {
-            Error::new(errno::ENODATA, format!("service {s:?} is no port number and no {}", crate::prov::verbs::wire::address::CM))
+            Error::new(
+                errno::ENODATA,
+                format!("service {s:?} is neither a port number nor a {} address", crate::prov::verbs::wire::address::CM),
+            )
         })?,
     };
     library::cm().map_err(|e| e.context("addresses of hosts need rdma_cm"))?;
@@ -239,7 +248,7 @@ fn devices(near: Option<&str>) -> Result<(Devices, Vec<String>)> {
     if names.is_empty() {
         return Err(Error::fixed(
             errno::ENODEV,
-            "libibverbs knows no RDMA device of this host: its drivers may be missing, or /dev/infiniband closed to this user",
+            "libibverbs finds no RDMA device of this host: its drivers may be missing, or this user may not open /dev/infiniband",
         ));
     }
     rail_names::check(&names)?;
@@ -326,7 +335,7 @@ pub fn offer() -> Offer {
     }
     match library::cm() {
         Ok(c) => facts.push(("librdmacm".to_string(), Ok(c.library().to_string()))),
-        Err(e) => facts.push(("librdmacm".to_string(), Err(format!("{e}; connections by exchanged addresses only")))),
+        Err(e) => facts.push(("librdmacm".to_string(), Err(format!("{e}; only connections by exchanged addresses are possible")))),
     }
     Offer { name: NAME, usable: usable.map(|_| ()), facts }
 }
@@ -349,15 +358,16 @@ fn connectionless(lane: Info) -> Info {
     let why = match &lane.reason {
         Some(why) => Some(why.clone()),
         None if config::get().tcp.key_file.is_some() => Some(Error::fixed(errno::EOPNOTSUPP, NO_KEYS)),
-        None if lane.src_addr.is_none() => {
-            Some(Error::fixed(errno::EADDRNOTAVAIL, "the port has no IP address, by which peers would find it"))
-        }
+        None if lane.src_addr.is_none() => Some(Error::fixed(
+            errno::EADDRNOTAVAIL,
+            "the port has no IP address, which peers need to connect; give its network interface one",
+        )),
         None => library::cm().err(),
     };
     Info { reason: why, ..lane }
 }
 
-const NO_KEYS: &str = "auth_key, GDRFAB_TCP_KEY_FILE: RDMA cards keep nobody out who does not know the key";
+const NO_KEYS: &str = "auth_key, GDRFAB_TCP_KEY_FILE: RDMA devices cannot authenticate a peer by a key; use tcp, or set neither";
 
 /// The attributes of a candidate as a lane. A lane asks its peer for the meaning of a key, and accepts unregistered
 /// memory. The peers' CPUs execute atomics, except in regions for the card.
@@ -403,7 +413,8 @@ pub fn lane_info(info: &Info) -> Result<Info> {
     let domain = info.domain_name.as_deref();
     let all = candidates(&Ask { node: None, service: None, source: false, domain, near: None });
     let found = all.into_iter().find(|found| found.domain_name == info.domain_name).map(as_lane);
-    let lane = found.ok_or_else(|| Error::new(errno::ENODEV, format!("info->domain_name: {domain:?} is no device of this host now")))?;
+    let lane =
+        found.ok_or_else(|| Error::new(errno::ENODEV, format!("info->domain_name: {domain:?} is not an RDMA device of this host")))?;
     let lane = if is_rdm { connectionless(lane) } else { lane };
     match lane.reason {
         Some(why) => Err(why),

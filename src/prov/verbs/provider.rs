@@ -91,7 +91,9 @@ impl Domain {
         if let Some(keys) = shown {
             self.revoke_rails(&keys);
         }
-        wait_until(limit_ms, "operations still copy from or to the region; call mr_close again", || self.memory.regions.lock().shut(id))?;
+        wait_until(limit_ms, "mr: operations still copy from or to the region; call gdrfab_mr_close() again", || {
+            self.memory.regions.lock().shut(id)
+        })?;
         self.memory.regions.lock().detach(id)
     }
 }
@@ -117,7 +119,10 @@ impl prov::Domain for Domain {
 
     fn register(&self, attr: &Attr<'_>) -> Result<RegionId> {
         if attr.event && !self.is_of_lanes() {
-            return Err(Error::fixed(errno::EOPNOTSUPP, "flags: GDRFAB_RMA_EVENT: RDMA devices do not report a peer's plain writes"));
+            return Err(Error::fixed(
+                errno::EOPNOTSUPP,
+                "flags: GDRFAB_RMA_EVENT: RDMA devices do not report a peer's plain writes; use writes with data",
+            ));
         }
         // Pinning takes long, and needs no lock.
         let attach = || match self.offsets {
@@ -165,7 +170,7 @@ impl prov::Domain for Domain {
         let region = regions.get(id)?;
         match region.own.name() {
             Some((key, _)) if !region.own.is_file() => Ok(Some((iov.addr() as u64, u64::from(key)))),
-            _ => Err(Error::coded(errno::EOPNOTSUPP, Code::Path, "the device does not reach this memory, and a lane's peer reads by it")),
+            _ => Err(Error::coded(errno::EOPNOTSUPP, Code::Path, "the RDMA device cannot access this memory, so a peer cannot read it")),
         }
     }
 
@@ -182,7 +187,7 @@ impl prov::Domain for Domain {
     fn bind_counter(&self, id: RegionId, counter: Arc<Counter>) -> Result<()> {
         match self.is_of_lanes() {
             true => self.memory.regions.lock().bind_counter(id, counter),
-            false => Err(Error::fixed(errno::EOPNOTSUPP, "mr: this provider does not see a peer's plain writes; use writes with data")),
+            false => Err(Error::fixed(errno::EOPNOTSUPP, "mr: RDMA devices do not report a peer's plain writes; use writes with data")),
         }
     }
 

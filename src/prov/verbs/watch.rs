@@ -149,7 +149,7 @@ impl Domain {
             AsyncEvent { qpn: Some(qpn), fatal, .. } => match &s.qp {
                 // Soft-iWARP reports this when it cannot answer a read because the peer is gone.
                 Some(qp) if qp.number == qpn && s.unordered && s.lane.is_some() && event.kind == ibv_event_type::IBV_EVENT_QP_REQ_ERR => {
-                    let words = "the peer closed the connection or died, and took no answer to its read";
+                    let words = "the peer closed the connection or died, and did not receive the answer to its read";
                     Impact::Fault(Error::coded(errno::ECONNRESET, Code::PeerGone, words))
                 }
                 Some(qp) if qp.number == qpn && fatal => {
@@ -172,7 +172,7 @@ impl Domain {
             AsyncEvent { port: Some(port), .. } if port != self.port => Impact::None,
             AsyncEvent { port: Some(port), .. } => match event.kind {
                 ibv_event_type::IBV_EVENT_PORT_ERR => {
-                    let words = "operations are repeated until it is back, or until their retries are spent";
+                    let words = "operations are retried until it is back or their retries are used up";
                     Impact::Warning(Error::new(errno::ENETDOWN, format!("port {port} of {name} went down; {words}")))
                 }
                 ibv_event_type::IBV_EVENT_PORT_ACTIVE => Impact::Notice(format!("port {port} of {name} is active")),
@@ -180,7 +180,7 @@ impl Domain {
                     Ok(now) if now.lid != self.lid => Impact::Warning(Error::new(
                         errno::EADDRNOTAVAIL,
                         format!(
-                            "port {port} of {name} has LID {:#x} now, not {:#x}: peers no longer reach it by the old one",
+                            "the LID of port {port} of {name} is {:#x} now, not {:#x}: peers cannot reach the old one; connect again",
                             now.lid, self.lid
                         ),
                     )),
@@ -189,7 +189,10 @@ impl Domain {
                 ibv_event_type::IBV_EVENT_GID_CHANGE => match self.context().port(port) {
                     Ok(now) if !now.gids.iter().any(|g| g.index == self.gid.index && g.raw == self.gid.raw) => Impact::Warning(Error::new(
                         errno::EADDRNOTAVAIL,
-                        format!("the address at index {} of port {port} of {name}, which this domain uses, is gone", self.gid.index),
+                        format!(
+                            "the address (GID index {}) of port {port} of {name}, which this domain uses, was removed; open another domain",
+                            self.gid.index
+                        ),
                     )),
                     _ => Impact::None,
                 },

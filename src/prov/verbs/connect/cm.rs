@@ -106,7 +106,7 @@ impl State {
             return Err(Error::new(
                 errno::EADDRNOTAVAIL,
                 format!(
-                    "the way to the peer leaves through port {} of {}, the domain is port {} of {}",
+                    "the route to the peer leaves through port {} of {}, but the domain was opened on port {} of {}",
                     found.1,
                     found.0.as_deref().unwrap_or("no device"),
                     domain.port,
@@ -188,7 +188,7 @@ impl State {
             self.link.hello_unanswered = true;
             return;
         }
-        let failed = Failed { operation: "sign of life", receive: false, status, qpn: self.service_number().unwrap_or(0), vendor_err: 0 };
+        let failed = Failed { operation: "keepalive", receive: false, status, qpn: self.service_number().unwrap_or(0), vendor_err: 0 };
         let e = status::completion_error(&failed);
         if !self.blames_operation(status, false, None) && self.can_fail_over() {
             return self.fail_over(e);
@@ -328,15 +328,15 @@ impl State {
                     true => Error::coded(errno::ECONNREFUSED, Code::Rejected, "the peer rejected the connection"),
                     false => {
                         let peer_name = self.link.peer().map_or(String::new(), |p| p.to_string());
-                        Error::new(errno::ECONNREFUSED, format!("nobody listens at {peer_name} (rdma_cm's reason {})", event.status))
+                        Error::new(errno::ECONNREFUSED, format!("nothing listens at {peer_name} (rdma_cm reason {})", event.status))
                     }
                 };
                 return self.fail_attempt(why, peer_data.unwrap_or_default());
             }
             CmEventKind::TimewaitExit => Ok(None),
-            _ => {
-                Err(event.error().unwrap_or_else(|| Error::new(errno::ECONNABORTED, format!("connecting ended by event {:?}", event.kind))))
-            }
+            _ => Err(event
+                .error()
+                .unwrap_or_else(|| Error::new(errno::ECONNABORTED, format!("connecting failed with rdma_cm event {:?}", event.kind)))),
         };
         match next {
             Ok(None) => {}

@@ -108,7 +108,7 @@ impl Listener {
     pub fn open(address: Option<&str>) -> Result<Listener> {
         let address = match address.map(str::parse::<Address>).transpose()? {
             Some(Address::Cm(address)) => address,
-            Some(Address::Qp(_)) => return Err(Error::invalid("info->src_addr: a passive endpoint listens on verbs://host:port")),
+            Some(Address::Qp(_)) => return Err(Error::invalid("info->src_addr: a passive endpoint needs an address verbs://host:port")),
             None => SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 0),
         };
         let bound = bind(address)?;

@@ -325,7 +325,7 @@ impl Context {
     /// Reads the attributes of a port; `number` counts from 1.
     pub fn port(&self, number: u8) -> Result<Port> {
         if number == 0 || number > self.attr.phys_port_cnt {
-            return Err(Error::invalid(format!("port {number}: {} has ports 1..{}", self.name, self.attr.phys_port_cnt)));
+            return Err(Error::invalid(format!("port {number} does not exist: {} has ports 1 to {}", self.name, self.attr.phys_port_cnt)));
         }
         // SAFETY: `self` keeps the device open.
         let attr = unsafe { extended::query_port(self.raw(), number) }.map_err(|e| e.context(&self.name))?;
@@ -384,7 +384,7 @@ fn state_words(state: u32) -> &'static str {
         ibv_port_state::IBV_PORT_ARMED => "armed",
         ibv_port_state::IBV_PORT_ACTIVE => "active",
         ibv_port_state::IBV_PORT_ACTIVE_DEFER => "active, deferred",
-        _ => "in no known state",
+        _ => "in an unknown state",
     }
 }
 

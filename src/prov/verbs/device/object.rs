@@ -198,7 +198,7 @@ impl RawMr {
     pub unsafe fn host(pd: &Arc<Pd>, addr: usize, len: usize, iova: u64, access: u32) -> Result<RawMr> {
         let v = verbs()?;
         if pd.context.transport == Transport::Iwarp && iova != addr as u64 {
-            return Err(Error::fixed(errno::EOPNOTSUPP, "iWARP devices know memory by this process's addresses alone"));
+            return Err(Error::fixed(errno::EOPNOTSUPP, "offset: iWARP devices address memory only by this process's addresses"));
         }
         let doing = format_args!("registering {len} bytes at {addr:#x} with {}", pd.context.name);
         // Only the newer call understands the access bits that a driver may ignore.

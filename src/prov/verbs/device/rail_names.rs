@@ -14,7 +14,7 @@ pub fn all() -> bool {
 /// The device and the port that an element of the list names.
 pub fn parse(word: &str) -> Result<(&str, u8)> {
     let (device, port) = word.rsplit_once(':').unwrap_or((word, "1"));
-    let port = port.parse().map_err(|_| Error::invalid(format!("GDRFAB_VERBS_RAILS: {word:?} is not device:port")))?;
+    let port = port.parse().map_err(|_| Error::invalid(format!("GDRFAB_VERBS_RAILS: {word:?} is not of the form device:port")))?;
     Ok((device, port))
 }
 
@@ -25,12 +25,12 @@ pub fn check(devices: &[String]) -> Result<()> {
         return Ok(());
     }
     if rails.len() > RAILS_MAX {
-        return Err(Error::invalid(format!("GDRFAB_VERBS_RAILS: {} ports, the most is {RAILS_MAX}", rails.len())));
+        return Err(Error::invalid(format!("GDRFAB_VERBS_RAILS: {} ports, at most {RAILS_MAX} are possible", rails.len())));
     }
     for (i, word) in rails.iter().enumerate() {
         let (device, port) = parse(word)?;
         if !devices.iter().any(|d| d == device) {
-            let words = format!("GDRFAB_VERBS_RAILS: {word:?} is no RDMA device of this host, which has {}", devices.join(" "));
+            let words = format!("GDRFAB_VERBS_RAILS: {word:?} is not an RDMA device of this host, which has {}", devices.join(" "));
             return Err(Error::new(errno::ENODEV, words));
         }
         if rails.iter().take(i).any(|other| parse(other).is_ok_and(|other| other == (device, port))) {

@@ -41,7 +41,7 @@ impl State {
     fn grow_receives(&mut self) -> Result<()> {
         let Some(lane) = &mut self.lane else { return Ok(()) };
         let (first, more) = (lane.receives(), lane.credit.take_earned());
-        if more == 0 || lane.more_receives(more).inspect_err(|e| crate::log!(Debug, "receives of a lane: {e}")).is_err() {
+        if more == 0 || lane.more_receives(more).inspect_err(|e| crate::log!(Debug, "posting more receives of a lane: {e}")).is_err() {
             return Ok(());
         }
         for place in first..first + more {
@@ -124,10 +124,10 @@ impl State {
         let inline = self.qp.as_ref().map_or(0, |qp| qp.capacity.inline as usize);
         let (room, Some(lane)) = (if class == Class::Caller { self.has_room_for_request() } else { !self.tx.is_full() }, &mut self.lane)
         else {
-            return Err(Error::fixed(errno::EOPNOTSUPP, "an endpoint that is no lane"));
+            return Err(Error::fixed(errno::EOPNOTSUPP, "internal error: the endpoint is not a lane"));
         };
         let Some(len) = total(bytes).map(|len| len.saturating_add(8 * words.len())).filter(|len| *len <= MAX_BYTES) else {
-            return Err(Error::fixed(errno::EMSGSIZE, "a parcel of this length does not go as one message"));
+            return Err(Error::fixed(errno::EMSGSIZE, "internal error: a lane parcel does not fit into one message"));
         };
         // A parcel inside the work request needs no slot, so such a parcel does not wait for a free slot.
         let mut small = [0; INLINE_WORDS];
@@ -158,7 +158,7 @@ impl State {
         }
         let Some(lane) = &mut self.lane else { return Ok(()) };
         if lane.answers_waiting >= MAX_ANSWERS {
-            return Err(protocol_error("more questions than it may ask at a time"));
+            return Err(protocol_error("more requests than it may have outstanding"));
         }
         lane.answers_waiting += 1;
         lane.outbox.push_back(LaneMessage { is_answer: true, kind, words: words.into(), bytes: bytes.into() });
@@ -193,12 +193,12 @@ impl State {
         while let Some((place, len)) = self.lane.as_ref().and_then(|lane| lane.inbox.front().copied()) {
             let Some(lane) = &mut self.lane else { return Ok(()) };
             let Some((head, rest)) = lane.bytes(place, len).split_first_chunk::<8>() else {
-                return Err(protocol_error("a parcel without a header"));
+                return Err(protocol_error("a lane parcel without a header"));
             };
             let head = u64::from_le_bytes(*head);
             let words = (head >> 8 & 0xff) as usize;
             if words > WORDS || 8 * words > rest.len() || head >> 16 & 0xffff != 0 {
-                return Err(protocol_error("a parcel of more words than bytes"));
+                return Err(protocol_error("a lane parcel with more header words than bytes"));
             }
             let parcel = Flat { words, bytes: rest };
             match head as u8 {
@@ -265,7 +265,7 @@ impl Lane for Endpoint {
 
     fn put(&self, words: &[u64], bytes: &[Iov]) -> Result<bool> {
         if words.len() > WORDS {
-            return Err(Error::fixed(errno::EMSGSIZE, "a parcel of so many words does not go as one message"));
+            return Err(Error::fixed(errno::EMSGSIZE, "internal error: a lane parcel has too many header words"));
         }
         let mut s = self.shared.state.lock();
         match &s.lane {

@@ -334,10 +334,12 @@ impl State {
     /// Handles the peer's answer about a key (TOLD).
     pub(in crate::prov::verbs) fn on_key_info(&mut self, parcel: &Flat<'_>) -> Result<()> {
         let Some(lane) = &mut self.lane else { return Ok(()) };
-        let Some(LaneJob::Rma(m)) = lane.jobs.front_mut() else { return Err(protocol_error("an answer to nothing")) };
+        let Some(LaneJob::Rma(m)) = lane.jobs.front_mut() else {
+            return Err(protocol_error("an answer to a request that this side never sent"));
+        };
         let key = m.remote.get(m.keys.len()).map(|remote| remote.key);
         let (true, Some(key)) = (m.asked && parcel.word(0) == m.keys.len() as u64, key) else {
-            return Err(protocol_error("an answer to nothing"));
+            return Err(protocol_error("an answer to a request that this side never sent"));
         };
         m.asked = false;
         let peer_key = PeerKey {
@@ -367,12 +369,12 @@ impl State {
         // the connection fails the operation.
         match lane.acks.get(&parcel.word(0)) {
             Some(ack) if parcel.word(1) == 0 && parcel.rest().len() != ack.old.len() => {
-                return Err(protocol_error("old values of another length than the operation has"));
+                return Err(protocol_error("fetched values of another length than the atomic operation's"));
             }
             _ => {}
         }
         let Some(PendingAck { end, old, atomic }) = lane.acks.remove(&parcel.word(0)) else {
-            return Err(protocol_error("an answer to nothing"));
+            return Err(protocol_error("an answer to a request that this side never sent"));
         };
         lane.atomics -= usize::from(atomic);
         match parcel.word(1) {
@@ -438,7 +440,10 @@ fn accept_key(m: &mut LaneRma, peer_key: PeerKey) -> Result<()> {
         return Err(Error::reported(Code::Access));
     }
     if m.card.is_some() && !remote.addr.wrapping_add(peer_key.shift).is_multiple_of(8) {
-        return Err(Error::fixed(errno::EINVAL, "addr: the region's first byte is at no multiple of the 8 bytes of an element"));
+        return Err(Error::fixed(
+            errno::EINVAL,
+            "addr: the element is not aligned to 8 bytes in the peer's memory, which RDMA devices need",
+        ));
     }
     m.keys.push(peer_key);
     Ok(())

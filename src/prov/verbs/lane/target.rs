@@ -35,7 +35,7 @@ impl State {
     pub(in crate::prov::verbs) fn on_request(&mut self, domain: &Domain, kind: u8, parcel: &Flat<'_>) -> Result<()> {
         let bytes = matches!(kind, kind::ATOMIC | kind::DONE);
         if words_of(kind) != Some(parcel.words()) || (!bytes && !parcel.is_empty()) {
-            return Err(protocol_error("a parcel of a kind that does not exist, or of another length than that has"));
+            return Err(protocol_error("a lane parcel of an unknown kind, or of a wrong length"));
         }
         match kind {
             kind::ASK => {
@@ -67,7 +67,7 @@ impl State {
             kind::SYNC => self.queue_answer(kind::DONE, &[parcel.word(0), 0], &[]),
             kind::ATOMIC => {
                 let what = Atomic::decode(parcel.word(1)).filter(|what| what.operands() == parcel.len());
-                let what = what.ok_or_else(|| protocol_error("an atomic operation that does not exist"))?;
+                let what = what.ok_or_else(|| protocol_error("an unknown atomic operation"))?;
                 let mut old = vec![0; if what.fetches() { what.bytes() } else { 0 }];
                 match domain.run_atomic(what, parcel.word(2), parcel.word(3), parcel.rest(), &mut old) {
                     Ok(()) => self.queue_answer(kind::DONE, &[parcel.word(0), 0], &old),

@@ -66,7 +66,7 @@ impl Backing {
 
     /// Calls `each` for every contiguous part of the `len` bytes from `addr` on.
     fn parts(&self, addr: u64, len: usize, write: bool, mut each: impl FnMut(Site, Iov) -> Result<()>) -> Result<()> {
-        let outside = || Error::fixed(errno::EFAULT, "the range leaves the region");
+        let outside = || Error::fixed(errno::EFAULT, "the range lies outside the region");
         let skip = usize::try_from(addr.checked_sub(self.base).ok_or_else(outside)?).map_err(|_| outside())?;
         match &self.bytes {
             Bytes::File(file) => {

@@ -117,7 +117,7 @@ pub fn pieces(local: &[Iov], descs: &[u64], unnamed: bool, into: &mut [ibv_sge; 
 fn no_desc(i: usize, desc: u64) -> Error {
     let words = match desc {
         0 => "the buffer needs gdrfab_mr_desc() of a region that holds it (info->mr_mode has GDRFAB_MR_LOCAL)",
-        _ => "no descriptor of a verbs region",
+        _ => "not the descriptor of an open verbs region",
     };
     Error::invalid(format!("desc[{i}]: {words}"))
 }
@@ -352,8 +352,8 @@ impl Regions {
     pub fn explain(&self, id: RegionId, device: &str) -> Result<String> {
         let r = self.registry.get(id)?;
         let rail = |(i, (name, there)): (usize, &(String, Result<RailRegistration>))| match there {
-            Ok(_) => format!("  rail {}, {name}: carries it too\n", i + 1),
-            Err(e) => format!("  rail {}, {name}: carries nothing of it: {e}\n", i + 1),
+            Ok(_) => format!("  rail {}, {name}: registered there too\n", i + 1),
+            Err(e) => format!("  rail {}, {name}: not registered, so not used for this region: {e}\n", i + 1),
         };
         let rails: String = r.own.rails.iter().enumerate().map(rail).collect();
         Ok(format!("{}{}\n{}{rails}", r.headline(&format!(" on {device}")), r.paths.words(), r.own.record.lines()))
@@ -409,7 +409,9 @@ impl Regions {
         let holds = |p: &Iov| iov.addr() >= p.addr() && iov.addr() - p.addr() <= p.len() && iov.len() <= p.len() - (iov.addr() - p.addr());
         match region.pieces().iter().zip(&region.own.mrs).find(|(p, _)| holds(&p.iov)) {
             Some((_, mr)) => Ok(ibv_sge { addr: iov.addr() as u64, length: iov.len() as u32, lkey: mr.keys().0 }),
-            None => Err(Error::invalid(format!("iov: {} bytes at {:#x} lie in no single range of the region", iov.len(), iov.addr()))),
+            None => {
+                Err(Error::invalid(format!("iov: {} bytes at {:#x} are not within one range of the region of desc", iov.len(), iov.addr())))
+            }
         }
     }
 }

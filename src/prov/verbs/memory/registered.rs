@@ -47,7 +47,7 @@ impl Buffer {
 
     pub(in crate::prov::verbs) fn new(pd: &Arc<Pd>, len: usize, access: u32) -> Result<Buffer> {
         if len > LARGEST {
-            return Err(Error::new(errno::EMSGSIZE, format!("len: {len} bytes; what is staged moves at most {LARGEST} at once")));
+            return Err(Error::new(errno::EMSGSIZE, format!("len: {len} bytes; a staged transfer moves at most {LARGEST} at once")));
         }
         let len = mem::page_round(len.max(1)).ok_or_else(|| Error::invalid("len: overflows"))?.next_power_of_two();
         let file = mem::memfd("gdrfab-bounce", len)?;

@@ -22,7 +22,7 @@ use std::sync::Arc;
 pub fn check(context: &Context, argument: &str) -> Result<()> {
     match context.atomics() {
         Atomics::None => {
-            let words = format!("{argument}: {} carries out no atomic operations (atomic_cap is IBV_ATOMIC_NONE)", context.name);
+            let words = format!("{argument}: {} has no atomic operations (its atomic_cap is IBV_ATOMIC_NONE)", context.name);
             Err(Error::new(errno::EOPNOTSUPP, words))
         }
         _ => Ok(()),

@@ -90,7 +90,9 @@ impl State {
                 if at > run && !adjoins {
                     break;
                 }
-                let Some(lkey) = mr::local_key(pair.desc) else { return Err(Error::invalid("desc: no descriptor of a verbs region")) };
+                let Some(lkey) = mr::local_key(pair.desc) else {
+                    return Err(Error::invalid("desc: not the descriptor of an open verbs region"));
+                };
                 chain.pieces.push(ibv_sge { addr: r.buf() as u64, length: r.len() as u32, lkey });
                 (len, how) = (len + r.len(), how | mr::path_bits(pair.desc));
                 on_host &= mr::on_host(pair.desc).is_some();

@@ -42,7 +42,7 @@ fn data_of(c: &Common) -> Result<Option<u32>> {
     if c.flags & flags::REMOTE_CQ_DATA == 0 {
         return Ok(None);
     }
-    let data = u32::try_from(c.data).map_err(|_| Error::invalid(format!("data: {:#x} has more than cq_data_size = 4 bytes", c.data)))?;
+    let data = u32::try_from(c.data).map_err(|_| Error::invalid(format!("data: {:#x} exceeds the 4 bytes of cq_data_size", c.data)))?;
     Ok(Some(data))
 }
 
@@ -50,7 +50,7 @@ fn data_of(c: &Common) -> Result<Option<u32>> {
 pub(in crate::prov::verbs) fn check_completion(c: &Common) -> Result<()> {
     match c.flags & flags::DELIVERY_COMPLETE {
         0 => Ok(()),
-        _ => Err(Error::fixed(errno::EOPNOTSUPP, "flags: verbs has no GDRFAB_DELIVERY_COMPLETE; its completions are TRANSMIT_COMPLETE")),
+        _ => Err(Error::fixed(errno::EOPNOTSUPP, "flags: verbs does not support GDRFAB_DELIVERY_COMPLETE; use GDRFAB_TRANSMIT_COMPLETE")),
     }
 }
 
@@ -69,11 +69,11 @@ impl State {
     #[inline]
     pub fn rma(&mut self, memory: &Arc<Registered>, dir: Dir, local: &[Iov], remote: &[RmaIov], c: &Common, descs: &[u64]) -> Result<()> {
         let [remote] = remote else {
-            return Err(Error::invalid(format!("rma_iov_count: {}, verbs takes rma_iov_limit = 1 remote piece", remote.len())));
+            return Err(Error::invalid(format!("rma_iov_count: {}, must be 1 over verbs (rma_iov_limit)", remote.len())));
         };
         let total = measure(local, MAX_MSG)?;
         if remote.len != total {
-            return Err(Error::invalid(format!("rma_iov: {} bytes, but the local pieces have {total}", remote.len)));
+            return Err(Error::invalid(format!("rma_iov: {} bytes, but the local iov has {total}", remote.len)));
         }
         let data = data_of(c)?;
         if remote.key >> 32 != 0 && mr::is_staged(remote.key) {
@@ -133,7 +133,7 @@ impl State {
         let at = self.batch.len;
         let mut bounce = None;
         if inject && total > inline_max {
-            return Err(Error::new(errno::EMSGSIZE, format!("len: {total} bytes, inject_size is {inline_max}")));
+            return Err(Error::new(errno::EMSGSIZE, format!("len: {total} bytes, more than the {inline_max} of inject_size")));
         }
         let (mut count, mut here) = mr::pieces(local, descs, inject, &mut self.batch.pieces[at])?;
         if here == BufferKind::Staged {
@@ -232,7 +232,7 @@ impl State {
             true => ("GDRFAB_OPT_FORBID_PATH", policy.forbid),
             false => ("GDRFAB_OPT_REQUIRE_PATH", policy.require),
         };
-        let words = format!("the operation takes the path {}, which {by} {} of this endpoint rules out", path.words(), which.words());
+        let words = format!("the operation needs the path {}, which {by}={} of this endpoint rules out", path.words(), which.words());
         Some(Error::coded(errno::EOPNOTSUPP, Code::Path, words))
     }
 
@@ -466,7 +466,7 @@ impl State {
         for _ in 0..std::mem::take(&mut self.batch.len) {
             let op = self.tx.unpush();
             let why = self.end_reason.as_ref().map_or("", |e| e.words.as_ref());
-            let error = Error::coded(errno::ECANCELED, Code::Canceled, format!("never posted: {why}"));
+            let error = Error::coded(errno::ECANCELED, Code::Canceled, format!("the operation was never posted: {why}"));
             self.stats.errors += 1;
             self.bind.fail(&op.end, error);
         }

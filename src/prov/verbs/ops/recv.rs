@@ -24,7 +24,10 @@ impl State {
             return Err(Error::new(errno::ENOCQ, "ep: no completion queue or counter is bound for receives"));
         }
         if self.own_receives {
-            return Err(Error::fixed(errno::EOPNOTSUPP, "ep: was opened without GDRFAB_MSG and GDRFAB_RECV"));
+            return Err(Error::fixed(
+                errno::EOPNOTSUPP,
+                "ep: receives need an endpoint opened with GDRFAB_MSG and GDRFAB_RECV in info->caps",
+            ));
         }
         match &self.phase {
             Phase::Fresh => return Err(Error::new(errno::EOPBADSTATE, "ep: call ep_enable before posting receives")),
@@ -91,7 +94,7 @@ impl State {
         let mut pieces: [ibv_sge; IOV_LIMIT] = unsafe { zeroed() };
         let op = RxOp { wanted: self.bind.rx.is_some(), own: true, ..RxOp::default() };
         if let Err(e) = self.post_receive(&mut pieces, 0, op) {
-            crate::log!(Error, "a receive for writes with data: {e}");
+            crate::log!(Error, "posting a receive for the peer's writes with data: {e}");
         }
     }
 

@@ -30,7 +30,7 @@ impl State {
             return Err(Error::coded(
                 errno::EOPNOTSUPP,
                 Code::Path,
-                "key: names a staged region, and this connection has no way for staged transfers (iWARP, or a peer that is no gdrfab)",
+                "key: names a staged region, but this connection has no staged transfers (iWARP, or a peer that does not use gdrfab)",
             ));
         }
         self.close_fast();
@@ -159,7 +159,7 @@ impl State {
             kind::OPEN => {
                 if let Some(service) = &mut self.service {
                     let refused = |e| {
-                        crate::log!(Error, "slots for staged transfers: {e}");
+                        crate::log!(Error, "creating the buffers for staged transfers: {e}");
                         [u64::from(kind::OPENED), 0, 0, 0, 0, 0, 0, 0]
                     };
                     let opened = service.open_slots(memory).unwrap_or_else(refused);

@@ -287,7 +287,7 @@ impl Service {
     /// Sends an answer, now or when a slot is free.
     pub fn answer(&mut self, words: Message) -> Result<()> {
         if self.answers_waiting >= ANSWERS {
-            return Err(Error::coded(errno::EPROTO, Code::PeerBroke, "the peer asks on without taking the answers"));
+            return Err(Error::coded(errno::EPROTO, Code::PeerBroke, "the peer sends requests without receiving the answers"));
         }
         self.answers_waiting += 1;
         self.waiting.push_back((words, true));
@@ -452,15 +452,20 @@ impl Service {
 
     fn transfer(&self, memory: &Registered, put: bool, slot: usize, key: u64, addr: u64, len: u64) -> Result<()> {
         let slots = self.slots.as_ref().filter(|_| slot < SLOTS && len <= SLOT_BYTES as u64);
-        let slots = slots.ok_or(Error::coded(errno::EPROTO, Code::PeerBroke, "no such slot"))?;
+        let slots = slots.ok_or(Error::coded(errno::EPROTO, Code::PeerBroke, "the peer named an unknown slot of staged transfers"))?;
         let region = memory.regions.lock().by_key(key);
-        let region: Arc<Staged> = region.ok_or(Error::coded(errno::EKEYREJECTED, Code::Key, "no such key"))?;
+        let region: Arc<Staged> =
+            region.ok_or(Error::coded(errno::EKEYREJECTED, Code::Key, "no staged region has the key of the peer's request"))?;
         let need = if put { Access::REMOTE_WRITE } else { Access::REMOTE_READ };
         if !region.access.contains(need) {
-            return Err(Error::coded(errno::EACCES, Code::Access, "no such right"));
+            return Err(Error::coded(
+                errno::EACCES,
+                Code::Access,
+                "the staged region does not have the access right of the peer's request",
+            ));
         }
         let end = addr.checked_add(len).filter(|end| addr >= region.base && *end <= region.base + region.len);
-        end.ok_or(Error::coded(errno::ERANGE, Code::Bounds, "out of bounds"))?;
+        end.ok_or(Error::coded(errno::ERANGE, Code::Bounds, "the range of the peer's request lies outside the staged region"))?;
         // SAFETY: a slot of our buffer, of this length. The peer writes to it only between its answers; if it writes at another time, the
         // bytes are any bytes.
         let bytes = unsafe { std::slice::from_raw_parts_mut((slots.address() + slot * SLOT_BYTES) as *mut u8, len as usize) };

@@ -42,7 +42,11 @@ fn psn(number: u32, epoch: u32) -> u32 {
 }
 
 fn false_count() -> Error {
-    Error::coded(errno::EPROTO, Code::PeerBroke, "the peer says that it has received what it was not sent, or not what it has acknowledged")
+    Error::coded(
+        errno::EPROTO,
+        Code::PeerBroke,
+        "the peer's count of received operations contradicts what this side sent and the peer acknowledged",
+    )
 }
 
 impl State {
@@ -170,10 +174,10 @@ impl State {
         let mut stopped = qp.fail();
         if !outage.tx_drained {
             let marked = qp.post_empty_write(tx_tag.send(end));
-            stopped = stopped.and(status::returned(marked, "asking a stopped queue pair for its end"));
+            stopped = stopped.and(status::returned(marked, "draining a stopped queue pair"));
         }
         let stopped = stopped.and(service.as_mut().map_or(Ok(()), Service::suspend));
-        let notice = rails.first_lost_error(&why, "what it had goes again once its port is back");
+        let notice = rails.first_lost_error(&why, "its unacknowledged operations are sent again when the port is back");
         crate::log!(Debug, "{notice}");
         if was_up {
             rails.first.losses += 1;
@@ -229,7 +233,7 @@ impl State {
         let (epoch, asked) = (rails.epoch, rails.asked);
         let Some(outage) = &rails.outage else { return Ok(()) };
         if outage.until != 0 && now >= outage.until {
-            return Err(rails.first_lost_error(&outage.why, "it did not come back in time"));
+            return Err(rails.first_lost_error(&outage.why, "the rail did not come back in time"));
         }
         let first = &mut rails.first;
         match first.stage {
@@ -367,7 +371,7 @@ impl State {
             epoch == rails.epoch.wrapping_add(1) && notice
         };
         if kind == kind::FIRST_LOST && is_next {
-            self.fail_over(Error::coded(errno::ECONNRESET, Code::PeerGone, "the peer has lost it"));
+            self.fail_over(Error::coded(errno::ECONNRESET, Code::PeerGone, "the peer reports the loss of this rail"));
         }
         let Some(rails) = self.rails.as_mut().filter(|rails| rails.epoch == epoch) else { return };
         let (Some(outage), first) = (&mut rails.outage, &mut rails.first) else { return };
@@ -392,7 +396,7 @@ impl State {
         if service.as_mut().is_some_and(|service| !service.discard_received(used[1])) {
             return Err(false_count());
         }
-        let unknown = rails.first_lost_error(&outage.why, "the card may have carried the operation out or not");
+        let unknown = rails.first_lost_error(&outage.why, "it is unknown whether the RDMA device executed the operation");
         for (i, delivery) in deliveries.iter().enumerate().rev() {
             let seq = start.wrapping_add(i as u32);
             match (delivery, tx.get_mut(seq)) {
@@ -461,7 +465,7 @@ impl State {
             queue.suspended = false;
             for seq in (0..tx.len()).map(|i| tx.first().wrapping_add(i)) {
                 // SAFETY: the queue pair lives; the caller that posted the operation keeps its buffers until the operation completes.
-                status::returned(unsafe { queue.repost_send(qp.raw(), seq) }, "posting again what the first rail had")?;
+                status::returned(unsafe { queue.repost_send(qp.raw(), seq) }, "posting the operations of the first rail again")?;
             }
         }
         rails.first.came_up(now_ns());
@@ -479,7 +483,10 @@ fn repost_receives(qp: &Qp, tag: Tag, first: u32, next: u32) -> Result<()> {
     queue.receives_suspended = false;
     (0..next.wrapping_sub(first)).try_for_each(|i| {
         // SAFETY: the queue pair lives; the caller that posted the receive keeps its buffers until the receive completes.
-        status::returned(unsafe { queue.repost_recv(qp.raw(), tag.recv(first.wrapping_add(i))) }, "posting receives again")
+        status::returned(
+            unsafe { queue.repost_recv(qp.raw(), tag.recv(first.wrapping_add(i))) },
+            "posting the receives of the first rail again",
+        )
     })
 }
 

@@ -101,7 +101,7 @@ impl Rail {
         };
         match CONNECTORS.give([Box::new(work) as Work]) {
             true => Ok(()),
-            false => Err(Error::fixed(errno::EAGAIN, "no thread could be started to connect it")),
+            false => Err(Error::fixed(errno::EAGAIN, "no thread could be started to connect the rail")),
         }
     }
 
@@ -115,7 +115,7 @@ impl Rail {
     /// Posts a write of no bytes, whose completion shows that the rail works.
     pub(in crate::prov::verbs) fn probe(&mut self) -> Result<()> {
         let Some(qp) = &self.qp else { return Ok(()) };
-        status::returned(qp.post_empty_write(self.tag.send(self.seq())), "trying a rail")?;
+        status::returned(qp.post_empty_write(self.tag.send(self.seq())), "posting the first write of a rail")?;
         self.begin(InFlightPart { seq: self.seq(), stripe: 0, part: 0, len: 0, requests: 1 }, now_ns());
         self.stage = RailStage::Probing;
         Ok(())
@@ -126,7 +126,7 @@ impl Rail {
     /// again.
     pub(in crate::prov::verbs) fn ask_alive(&mut self) -> Result<()> {
         let Some(qp) = self.qp.as_ref().filter(|_| self.is_up() && self.in_flight.is_empty()) else { return Ok(()) };
-        status::returned(qp.post_empty_write(self.tag.send(self.seq())), "asking for a sign of life")?;
+        status::returned(qp.post_empty_write(self.tag.send(self.seq())), "posting a keepalive write")?;
         self.begin(InFlightPart { seq: self.seq(), stripe: 0, part: NO_PART, len: 0, requests: 1 }, now_ns());
         Ok(())
     }
@@ -167,7 +167,7 @@ impl Rail {
         let Some(qp) = self.qp.as_ref().filter(|_| self.can_send_messages()) else { return Ok(()) };
         // A peer that follows the protocol has acknowledged earlier messages by now.
         if self.in_flight.iter().filter(|f| f.part == NO_PART).count() >= MESSAGES {
-            return Err(Error::fixed(errno::ETIMEDOUT, "the peer's card acknowledges no words"));
+            return Err(Error::fixed(errno::ETIMEDOUT, "the peer's RDMA device has stopped acknowledging rail messages"));
         }
         let mut piece = ibv_sge { addr: message.as_ptr().addr() as u64, length: size_of::<Message>() as u32, lkey: 0 };
         // SAFETY: integers and pointers, for all of which zero is a valid value.
@@ -177,7 +177,7 @@ impl Rail {
         wr.opcode = ibv_wr_opcode::IBV_WR_SEND;
         wr.send_flags = ibv_send_flags::IBV_SEND_SIGNALED | ibv_send_flags::IBV_SEND_INLINE;
         // SAFETY: the request lives for the call, and its bytes are copied into the work request.
-        unsafe { qp.post_send(&mut wr) }.map_err(|(_, err)| status::call_error("saying that the first rail is lost", err))?;
+        unsafe { qp.post_send(&mut wr) }.map_err(|(_, err)| status::call_error("reporting the loss of the first rail to the peer", err))?;
         self.begin(InFlightPart { seq: self.seq(), stripe: 0, part: NO_PART, len: 0, requests: 1 }, now_ns());
         Ok(())
     }

@@ -140,7 +140,7 @@ impl State {
     pub(in crate::prov::verbs) fn report_up(&mut self, number: usize, is_back: bool) {
         let Some(rails) = &mut self.rails else { return };
         rails.update_threshold();
-        let message = format!("{}: is up{}", rails.name(number), if is_back { " again" } else { "" });
+        let message = format!("{}: up{}", rails.name(number), if is_back { " again" } else { "" });
         crate::log!(Debug, "{message}");
         if is_back {
             self.event(EventKind::Notify, message.into_bytes(), None);
@@ -186,7 +186,7 @@ impl State {
     /// The peer's queue pair is gone, and no packet of it can arrive any more. So the parts that the rail had not
     /// finished go over other rails.
     fn peer_lost_rail(&mut self, number: usize) {
-        self.drop_rail(number, &lost("the peer has lost it"));
+        self.drop_rail(number, &lost("the peer reports the loss of this rail"));
         let Some(rails) = &mut self.rails else { return };
         let Some(rail) = rails.rail(number) else { return };
         rail.stage = rail.back_off(now_ns());

@@ -329,7 +329,7 @@ impl LaneQueues {
         let have = self.sends.at.len();
         if self.free.len() <= kept && have < SENDS {
             // Without memory for more slots, the lane goes on with the existing ones.
-            _ = self.more_sends(have).inspect_err(|e| crate::log!(Debug, "places of parcels: {e}"));
+            _ = self.more_sends(have).inspect_err(|e| crate::log!(Debug, "registering more buffers of a lane: {e}"));
         }
         if self.free.len() <= kept {
             return None;

@@ -299,7 +299,7 @@ impl State {
             return Error::coded(
                 errno::ETIMEDOUT,
                 Code::Deadline,
-                "the operation's deadline passed: the queue pair was stopped, so nothing touches the buffer any more",
+                "the operation's deadline passed: the queue pair was stopped, so the device no longer accesses the buffer",
             );
         }
         let why = self.end_reason.as_ref().map_or("the peer ended it", |e| e.words.as_ref());
@@ -425,7 +425,7 @@ impl State {
         let deadlines = || posted().chain(self.lane_deadlines()).chain(lined_up()).chain(held()).filter(|d| *d != 0);
         if deadlines().any(|d| d <= now) {
             self.expired_at = now;
-            let words = "an operation's deadline passed: the queue pair was stopped, because a device takes nothing back by itself";
+            let words = "an operation's deadline passed: the queue pair was stopped, because a device cannot cancel a single operation";
             return self.begin_teardown(Error::coded(errno::ETIMEDOUT, Code::Deadline, words), false);
         }
         self.earliest = deadlines().min().unwrap_or(0);

@@ -104,7 +104,9 @@ impl RailKeys {
         }
         match self.gone.len() > MAX_REVOKED {
             false => Ok(true),
-            true => Err(Error::coded(errno::EPROTO, Code::PeerBroke, "the peer keeps keys of regions that it was told are closed")),
+            true => {
+                Err(Error::coded(errno::EPROTO, Code::PeerBroke, "the peer does not forget the keys of regions whose closing it was told"))
+            }
         }
     }
 

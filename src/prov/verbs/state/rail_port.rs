@@ -87,7 +87,7 @@ impl RailPort {
                 DevicePort::of_device(&list, name, kind).and_then(|ports| others(ports).map(|port| RailPort::of(port, None)).collect());
             // The caller has not asked for this device, so its failure is no error.
             let cards: Vec<_> = cards.unwrap_or_else(|e: Error| {
-                crate::log!(Info, "no rail of {name}: {e}");
+                crate::log!(Info, "{name} is not used as a rail: {e}");
                 Vec::new()
             });
             all.extend(cards);

@@ -235,7 +235,7 @@ impl Rails {
             let _ = writeln!(text, "  {}: {state}, {out} bytes out, {come} in, lost {losses} times", self.name(number));
         }
         if self.min_striped != usize::MAX {
-            let _ = writeln!(text, "  rails: reads and writes of {} bytes and more go over several", self.min_striped);
+            let _ = writeln!(text, "  rails: reads and writes of {} bytes and more use several", self.min_striped);
         }
         text
     }

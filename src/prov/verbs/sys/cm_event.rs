@@ -59,7 +59,7 @@ impl CmEvent {
         let (usual, code, words) = match self.kind {
             CmEventKind::AddrError => (errno::EADDRNOTAVAIL, Code::None, "no RDMA device reaches this address"),
             CmEventKind::RouteError => (errno::ENETUNREACH, Code::None, "no route to the peer"),
-            CmEventKind::ConnectError => (errno::ECONNABORTED, Code::None, "the connection could not be made"),
+            CmEventKind::ConnectError => (errno::ECONNABORTED, Code::None, "the connection could not be established"),
             CmEventKind::Unreachable => (errno::ETIMEDOUT, Code::None, "the peer does not answer"),
             CmEventKind::Rejected => return Some(self.rejected()),
             CmEventKind::DeviceRemoval => (errno::ENODEV, Code::None, "the RDMA device was removed"),
@@ -77,7 +77,7 @@ impl CmEvent {
         match self.status {
             // These are reasons of InfiniBand's connection manager.
             4 => Error::fixed(errno::ETIMEDOUT, "the peer gave up: its handshake timed out"),
-            8 => Error::fixed(errno::ECONNREFUSED, "nobody listens at the peer's port"),
+            8 => Error::fixed(errno::ECONNREFUSED, "nothing listens at the peer's port"),
             28 => Error::coded(errno::ECONNREFUSED, Code::Rejected, "the peer rejected the connection"),
             n if n < 0 => Error::coded(
                 errno::ECONNREFUSED,

@@ -54,7 +54,9 @@ fn hint(err: i32, memlock: Option<u64>) -> Option<String> {
         }
         errno::EMFILE => "too many open files: raise RLIMIT_NOFILE with `ulimit -n`".to_string(),
         errno::EBADF => "not an open file descriptor of the kind wanted".to_string(),
-        errno::EACCES | errno::EPERM => "not permitted: the device file under /dev/infiniband, or this access to the memory".to_string(),
+        errno::EACCES | errno::EPERM => {
+            "not permitted: check the rights of the device file under /dev/infiniband and of the memory".to_string()
+        }
         errno::ENODEV => "no such device, or it was removed".to_string(),
         _ => return None,
     })
@@ -90,19 +92,21 @@ fn meaning(status: u32, receive: bool) -> (i32, &'static str, &'static str) {
         wc::IBV_WC_LOC_PROT_ERR => (
             errno::EFAULT,
             "LOC_PROT_ERR",
-            "the local buffer is not what its region covers: outside of it, of a closed region, or gone from under it",
+            "the local buffer is not covered by its region: it lies outside, the region is closed, or its memory was freed",
         ),
         wc::IBV_WC_WR_FLUSH_ERR => (errno::ECANCELED, "WR_FLUSH_ERR", "flushed, because the queue pair was closed or had failed before"),
         wc::IBV_WC_MW_BIND_ERR => (errno::EIO, "MW_BIND_ERR", "a memory window could not be bound"),
-        wc::IBV_WC_BAD_RESP_ERR => (errno::EREMOTEIO, "BAD_RESP_ERR", "the peer's NIC answered with something unexpected"),
-        wc::IBV_WC_LOC_ACCESS_ERR => (errno::EACCES, "LOC_ACCESS_ERR", "the local region does not permit what the operation does to it"),
+        wc::IBV_WC_BAD_RESP_ERR => (errno::EREMOTEIO, "BAD_RESP_ERR", "the peer's NIC sent an unexpected response"),
+        wc::IBV_WC_LOC_ACCESS_ERR => {
+            (errno::EACCES, "LOC_ACCESS_ERR", "the local region was not registered with the access right that the operation needs")
+        }
         wc::IBV_WC_REM_INV_REQ_ERR => {
-            (errno::EREMOTEIO, "REM_INV_REQ_ERR", "the peer's NIC refuses the request: invalid, or too long for its receive")
+            (errno::EREMOTEIO, "REM_INV_REQ_ERR", "the peer's NIC rejects the request: invalid, or too long for its receive")
         }
         wc::IBV_WC_REM_ACCESS_ERR => (
             errno::EKEYREJECTED,
             "REM_ACCESS_ERR",
-            "the peer's NIC rejects key, range or access: region closed, out of bounds, or without this right",
+            "the peer's NIC rejects key, range or access: the region is closed, too short, or lacks the access right",
         ),
         wc::IBV_WC_REM_OP_ERR => (errno::EREMOTEIO, "REM_OP_ERR", "the peer's NIC could not complete the request on its side"),
         wc::IBV_WC_RETRY_EXC_ERR => {

@@ -119,10 +119,10 @@ impl FromStr for QpAddress {
             access: access.unwrap_or(0),
         };
         if address.lid == 0 && address.gid == [0; 16] {
-            return Err(invalid("gid", "zero, and so is lid: nothing to send to"));
+            return Err(invalid("gid", "gid and lid are both zero; one must name the port"));
         }
         if address.service == Some(address.qpn) {
-            return Err(invalid("svc", "the same queue pair as qpn"));
+            return Err(invalid("svc", "the same queue pair number as qpn"));
         }
         Ok(address)
     }
@@ -134,7 +134,7 @@ fn socket(text: &str) -> Result<SocketAddr> {
         match text.strip_prefix(':') {
             None if text.is_empty() => Ok(0),
             Some(digits) => Ok(decimal("port", digits, 0, u16::MAX.into())? as u16),
-            None => Err(invalid("port", format_args!("{text:?} after the host"))),
+            None => Err(invalid("port", format_args!("{text:?} after the host is not :PORT"))),
         }
     };
     if let Some(rest) = text.strip_prefix('[') {
@@ -164,7 +164,7 @@ impl FromStr for Address {
         }
         match text.strip_prefix(CM) {
             Some(rest) => socket(rest).map(Address::Cm),
-            None => Err(Error::invalid(format!("address: {text:?} begins with neither {CM} nor {QP}"))),
+            None => Err(Error::invalid(format!("address: {text:?} begins neither with {CM} nor with {QP}"))),
         }
     }
 }

@@ -65,7 +65,7 @@ impl Credit {
     /// Handles the count of receives in the header of a parcel of the peer.
     pub fn on_report(&mut self, returned: u32) -> Result<()> {
         if returned.wrapping_sub(self.returned) > RECEIVES - self.left() {
-            return Err(Error::coded(errno::EPROTO, Code::PeerBroke, "the peer promises more receives than a lane has"));
+            return Err(Error::coded(errno::EPROTO, Code::PeerBroke, "the peer reports more free receives than a lane has"));
         }
         self.returned = returned;
         Ok(())
@@ -211,7 +211,7 @@ mod tests {
         let most = RECEIVES - FIRST + 5;
         for lie in [most + 1, u32::MAX, 1 << 31] {
             let e = credit.on_report(lie).unwrap_err();
-            assert!(e.code == Code::PeerBroke && e.to_string().contains("promises more"), "{lie}: {e}");
+            assert!(e.code == Code::PeerBroke && e.to_string().contains("reports more free"), "{lie}: {e}");
         }
         credit.on_report(most).unwrap();
         assert!(credit.on_report(most - 1).is_err(), "it takes back what it promised");

@@ -131,7 +131,7 @@ fn detection() {
     assert!(hmem::span(up, a, 1 << 40).is_err());
     up.free(a).unwrap();
     assert_eq!(up.identity(a), None);
-    fails(up.free(a), errno::EINVAL, "no allocation");
+    fails(up.free(a), errno::EINVAL, "not an address that gdrfab allocated");
     if let Some(b) = (0..50).map(|_| up.alloc(1, 2 * PAGE).unwrap()).find(|b| *b == a) {
         assert_ne!(up.identity(b).unwrap(), found.id);
     }
@@ -148,7 +148,7 @@ fn application() {
     fails(up.export_dmabuf(s, 1, false), errno::EOPNOTSUPP, "managed");
     // Sharing between processes needs no such request.
     assert_eq!(up.export(&up.detect(a + 50).unwrap().unwrap()).unwrap().base, a);
-    fails(up.free(a), errno::EINVAL, "no allocation");
+    fails(up.free(a), errno::EINVAL, "not an address that gdrfab allocated");
 }
 
 fn dmabuf() {
@@ -159,7 +159,7 @@ fn dmabuf() {
         let buf = up.export_dmabuf(a + 100, 200, true).unwrap();
         assert_eq!((buf.offset, buf.len), (100, 4 * PAGE));
     }
-    fails(up.export_dmabuf(a + PAGE, 4 * PAGE, false), errno::EINVAL, "not in one allocation");
+    fails(up.export_dmabuf(a + PAGE, 4 * PAGE, false), errno::EINVAL, "beyond their allocation");
     fails(up.export_dmabuf(&up as *const _ as u64, 1, false), errno::EINVAL, "not ze memory");
 }
 

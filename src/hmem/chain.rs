@@ -125,7 +125,7 @@ impl<E: Engine> Chain<E> {
         let e = e.context(format!("copy {} of {}", self.done + 1, self.posted));
         self.drain();
         let e = match self.still_running {
-            true => Error::new(errno::EIO, format!("{e}; a copy still runs after {} s, and may touch its memory", PATIENCE.as_secs())),
+            true => Error::new(errno::EIO, format!("{e}; a copy still runs after {} s and may access its memory", PATIENCE.as_secs())),
             false => e,
         };
         self.failure = Some(e.clone());

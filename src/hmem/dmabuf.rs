@@ -15,7 +15,7 @@ pub fn widen(addr: u64, len: u64) -> Result<(u64, u64, u64)> {
     let end = addr.checked_add(len).and_then(|end| end.checked_next_multiple_of(page));
     match end {
         Some(end) if len > 0 => Ok((start, end - start, addr - start)),
-        _ => Err(Error::new(errno::EINVAL, format!("len: {len} bytes from {addr:#x} are no range of memory"))),
+        _ => Err(Error::new(errno::EINVAL, format!("len: {len} bytes from {addr:#x} are not a valid range of memory"))),
     }
 }
 
@@ -25,7 +25,10 @@ pub fn checked(fd: OwnedFd, offset: u64, len: u64) -> Result<DmaBuf> {
     let (_, size) = mem::file_id(fd.as_fd())?;
     match offset.checked_add(len) {
         Some(end) if end <= size => Ok(DmaBuf { fd, offset, len: size }),
-        _ => Err(Error::new(errno::EIO, format!("the driver gave a dma-buf of {size} bytes for {len} bytes at offset {offset}"))),
+        _ => Err(Error::new(
+            errno::EIO,
+            format!("the driver exported a dma-buf of {size} bytes, too short for {len} bytes at offset {offset}"),
+        )),
     }
 }
 
@@ -83,7 +86,7 @@ pub fn end_cpu(fd: BorrowedFd<'_>, write: bool) -> Result<()> {
 pub unsafe fn copy_mapped(buf: &DmaBuf, dir: Dir, host: u64, len: usize) -> Result<()> {
     let (start, within) = map_from(buf.fd.as_fd(), buf.offset)?;
     let size = len.checked_add(within).and_then(mem::page_round).filter(|_| buf.offset.checked_add(len as u64) <= Some(buf.len));
-    let size = size.ok_or_else(|| Error::invalid("the copy leaves the dma-buf"))?;
+    let size = size.ok_or_else(|| Error::invalid("the copy reaches beyond the dma-buf"))?;
     let (prot, flags) = match dir {
         Dir::FromDevice => (mem::Protection::ReadOnly, SYNC_READ),
         _ => (mem::Protection::ReadWrite, SYNC_WRITE),

@@ -42,7 +42,7 @@ pub trait Interface: Send + Sync {
     /// memory at its own address, and returns the device that copies. An error means that the memory has to be imported
     /// like a peer's.
     fn reach(&self, _of: &Allocation, _device: Option<u32>) -> Result<u32> {
-        Err(Error::new(errno::EOPNOTSUPP, format!("{}: opens what this process exported as well", self.iface().name())))
+        Err(Error::new(errno::EOPNOTSUPP, format!("{}: memory that this process exported is imported like a peer's", self.iface().name())))
     }
 
     /// Copies, and returns when the bytes are in place. `device` owns the device memory.
@@ -62,7 +62,7 @@ pub trait Interface: Send + Sync {
 
     /// Pins host memory so that the vendor's copies are faster. Callers go on without the pin if this fails.
     fn pin(&self, _addr: u64, _len: u64) -> Result<Pinned> {
-        Err(Error::new(errno::ENOSYS, format!("{}: pinning host memory is not offered", self.iface().name())))
+        Err(Error::new(errno::ENOSYS, format!("{}: pinning host memory is not supported", self.iface().name())))
     }
 
     /// True if a kernel on the device can access `[addr, addr+len)` at these addresses.

@@ -51,7 +51,10 @@ pub fn get(iface: Iface) -> Result<&'static dyn Interface> {
     match UP[i].get() {
         Some(up) if OPENERS[i].load(Ordering::Relaxed) == process::instance().load(Ordering::Relaxed) => Ok(*up),
         // A driver does not survive a fork, so the child gets an error.
-        Some(_) => Err(Error::new(errno::EPERM, format!("{}: the driver was opened before this process was forked", iface.name()))),
+        Some(_) => Err(Error::new(
+            errno::EPERM,
+            format!("{}: the driver was opened by the parent before the fork; this child process cannot use it", iface.name()),
+        )),
         None => open(iface),
     }
 }

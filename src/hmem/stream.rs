@@ -68,6 +68,6 @@ pub trait Stream: Send {
     /// Makes all copies that are posted from now on wait for the present work of `stream`, a driver stream of the
     /// caller.
     fn after(&mut self, _stream: u64) -> Result<()> {
-        Err(Error::new(errno::ENOSYS, "this vendor's copies cannot be ordered after a stream of the caller"))
+        Err(Error::new(errno::ENOSYS, "GDRFAB_OPT_STREAM: this vendor's copies cannot wait for a stream of the caller"))
     }
 }

@@ -23,7 +23,7 @@ type Job = (Work<'static>, Sender<Infallible>);
 struct Worker(Arc<Mutex<Sender<Job>>>);
 
 fn gone() -> Error {
-    Error::fixed(errno::EIO, "the thread that calls this vendor's driver has ended")
+    Error::fixed(errno::EIO, "the library's thread that calls this vendor's driver has ended")
 }
 
 impl Worker {

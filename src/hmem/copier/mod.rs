@@ -82,7 +82,7 @@ pub fn get() -> Result<&'static Copier> {
 }
 
 fn gone() -> Error {
-    Error::fixed(errno::EIO, "the process that copies device memory (gdrfab-copier) has ended")
+    Error::fixed(errno::EIO, "the copier process (gdrfab-copier) has ended")
 }
 
 /// The file that contains this library's code.
@@ -105,28 +105,31 @@ fn own_file() -> Option<PathBuf> {
 fn program() -> Result<PathBuf> {
     if let Some(named) = &config::get().hmem.copier {
         let path = PathBuf::from(named);
-        return if path.is_file() { Ok(path) } else { Err(Error::new(errno::ENOENT, format!("GDRFAB_COPIER: {named} is no file"))) };
+        return if path.is_file() { Ok(path) } else { Err(Error::new(errno::ENOENT, format!("GDRFAB_COPIER: {named} is not a file"))) };
     }
-    let own =
-        own_file().ok_or_else(|| Error::fixed(errno::ENOENT, "where this library lies is not known; GDRFAB_COPIER names the program"))?;
+    let own = own_file().ok_or_else(|| {
+        Error::fixed(errno::ENOENT, "the directory of this library is unknown; set GDRFAB_COPIER to the path of gdrfab-copier")
+    })?;
     let beside = own.parent().map(|dir| dir.join("gdrfab").join(PROGRAM)).unwrap_or_default();
     let of_program = own.parent().map(|dir| dir.join("../lib/gdrfab").join(PROGRAM)).unwrap_or_default();
     match [&beside, &of_program].into_iter().find(|p| p.is_file()) {
         Some(found) => Ok(found.clone()),
-        None => Err(Error::new(errno::ENOENT, format!("{} is not there; GDRFAB_COPIER names another place", beside.display()))),
+        None => {
+            Err(Error::new(errno::ENOENT, format!("{} does not exist; set GDRFAB_COPIER to the path of gdrfab-copier", beside.display())))
+        }
     }
 }
 
 impl Copier {
     fn start() -> Result<Copier> {
-        let program = program().map_err(|e| e.context("the process that copies device memory"))?;
+        let program = program().map_err(|e| e.context("starting the copier process (gdrfab-copier)"))?;
         Copier::run(&program).map_err(|e| e.context(format_args!("starting {}", program.display())))
     }
 
     fn run(program: &PathBuf) -> Result<Copier> {
         let (ours, theirs) = socket::pair()?;
         let (lifeline, its_lifeline) = socket::pair()?;
-        let wake_fd = epoll::wake_event().map_err(|e| Error::os("making an eventfd", e))?;
+        let wake_fd = epoll::wake_event().map_err(|e| Error::os("creating an eventfd", e))?;
         fork::keep_from_children(ours.as_fd());
         fork::keep_from_children(lifeline.as_fd());
         let mut command = Command::new(program);
@@ -148,7 +151,7 @@ impl Copier {
             if Instant::now() > until {
                 let _ = child.kill();
                 let _ = child.wait();
-                return Err(Error::fixed(errno::ETIMEDOUT, "it does not leave a process behind that copies"));
+                return Err(Error::fixed(errno::ETIMEDOUT, "the started program did not fork the copier process and exit"));
             }
             std::thread::sleep(Duration::from_micros(500));
         }
@@ -172,7 +175,7 @@ impl Copier {
         // The pid that the helper reports is another one here if this process starts its children in another pid
         // namespace.
         (copier.pid, copier.pidfd) = (fd.as_ref().and_then(process::pid_of).unwrap_or(answer?.number as i32), fd);
-        crate::log!(Info, "process {} copies device memory for this one", copier.pid);
+        crate::log!(Info, "process {} (gdrfab-copier) copies device memory for this process", copier.pid);
         Ok(copier)
     }
 
@@ -213,17 +216,17 @@ impl Copier {
             if !fresh || time::now_ns() > until {
                 return Err(Error::new(
                     errno::EBUSY,
-                    format!(
-                        "process {} (gdrfab-copier), which copies device memory for this one, was killed and has not ended; until it \
-                         has, it may copy: call again",
-                        self.pid
-                    ),
+                    format!("the copier process {} (gdrfab-copier) was killed but has not ended, and may still copy; call again", self.pid),
                 ));
             }
             socket::wait_readable(end, 10);
         }
         if fresh {
-            crate::log!(Warn, "process {} (gdrfab-copier) copies device memory for this one no more: it has ended", self.pid);
+            crate::log!(
+                Warn,
+                "the copier process {} (gdrfab-copier) has ended; this process's copies of device memory fail until another is started",
+                self.pid
+            );
         }
         self.exited.store(true, Ordering::Release);
         Ok(())
@@ -242,7 +245,7 @@ impl Copier {
     }
 
     fn no_answer(&self) -> Error {
-        Error::new(errno::ETIMEDOUT, format!("process {} (gdrfab-copier), which copies device memory, does not answer", self.pid))
+        Error::new(errno::ETIMEDOUT, format!("the copier process {} (gdrfab-copier) does not answer", self.pid))
     }
 
     /// Sends one packet. The caller holds `requests`.
@@ -358,7 +361,7 @@ impl Copier {
 fn device_id(site: Site) -> Result<DeviceId> {
     let up: &dyn Interface = super::get(site.iface)?;
     let facts = up.devices().get(site.device as usize);
-    facts.map(|f| f.id).ok_or_else(|| Error::new(errno::ENODEV, format!("{site} is no device of this process")))
+    facts.map(|f| f.id).ok_or_else(|| Error::new(errno::ENODEV, format!("{site} is not a device of this process")))
 }
 
 /// A stream whose copies the helper makes.
@@ -407,7 +410,7 @@ impl RemoteStream {
 impl Stream for RemoteStream {
     unsafe fn post(&mut self, dir: Dir, to: u64, from: u64, len: usize) -> Result<u64> {
         if dir != Dir::Within {
-            return Err(Error::fixed(errno::EOPNOTSUPP, "the process that copies reaches no host memory"));
+            return Err(Error::fixed(errno::EOPNOTSUPP, "the copier process (gdrfab-copier) cannot access host memory"));
         }
         let since = Instant::now();
         while self.posted.saturating_sub(self.ring.done()) >= ENTRIES {
@@ -424,7 +427,7 @@ impl Stream for RemoteStream {
     }
 
     fn after(&mut self, _stream: u64) -> Result<()> {
-        Err(Error::fixed(errno::ENOSYS, "GDRFAB_OPT_STREAM: no stream of this process reaches the process that copies"))
+        Err(Error::fixed(errno::ENOSYS, "GDRFAB_OPT_STREAM: the copier process (gdrfab-copier) cannot wait for a stream of this process"))
     }
 
     fn done(&mut self) -> Result<u64> {

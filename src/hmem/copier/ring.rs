@@ -52,7 +52,7 @@ impl CopyRing {
     pub fn attach(fd: BorrowedFd<'_>) -> Result<CopyRing> {
         let (_, size) = crate::sys::mem::file_id(fd)?;
         if size < bytes() as u64 {
-            return Err(Error::fixed(errno::EPROTO, "a page of copies that is too short"));
+            return Err(Error::fixed(errno::EPROTO, "the shared page of a stream is too short"));
         }
         Mapping::new(fd, 0, bytes(), Protection::ReadWrite).map(CopyRing)
     }

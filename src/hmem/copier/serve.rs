@@ -126,7 +126,7 @@ fn accept_hello(socket: &OwnedFd) -> Result<Option<(OwnedFd, Option<OwnedFd>)>> 
                 let mut fds = fds.into_iter();
                 let answer = match fds.next() {
                     Some(wake_fd) if same => Ok((wake_fd, fds.next())),
-                    _ => Err(Error::new(errno::EPROTO, format!("this program is {HELLO:?}, the library is another"))),
+                    _ => Err(Error::new(errno::EPROTO, format!("this program is {HELLO:?}, but the library has another version"))),
                 };
                 let answer_ok = answer.as_ref().map(|_| Answer { number: process::pid() as u64, ..Answer::default() });
                 // The owner watches this pidfd to learn of the copier's end. Old kernels have none.
@@ -141,7 +141,7 @@ fn accept_hello(socket: &OwnedFd) -> Result<Option<(OwnedFd, Option<OwnedFd>)>> 
 
 fn device_number(iface: Iface, id: &DeviceId) -> Result<u32> {
     let found = hmem::get(iface)?.devices().iter().position(|f| f.id == *id);
-    found.map(|d| d as u32).ok_or_else(|| Error::new(errno::ENODEV, format!("{}: this process sees no such device", iface.name())))
+    found.map(|d| d as u32).ok_or_else(|| Error::new(errno::ENODEV, format!("{}: gdrfab-copier does not see this device", iface.name())))
 }
 
 impl Server {
@@ -158,7 +158,7 @@ impl Server {
             let (to, from, len) = served.ring.copy(served.taken + 1);
             turn = Activity::Started;
             if len > 0 && !(within(&self.ranges, to, len) && within(&self.ranges, from, len)) {
-                let words = format!("a copy of {len} bytes from {from:#x} to {to:#x} leaves what is mapped");
+                let words = format!("a copy of {len} bytes from {from:#x} to {to:#x} reaches beyond the mapped memory");
                 served.fail(Error::new(errno::EFAULT, words));
                 continue;
             }
@@ -223,7 +223,7 @@ impl Server {
             drop(order);
             for served in self.streams.values_mut().filter(|s| s.site == site) {
                 served.taken = served.done;
-                served.fail(failure.clone().unwrap_or(Error::fixed(errno::EIO, "the driver's order failed")));
+                served.fail(failure.clone().unwrap_or(Error::fixed(errno::EIO, "the driver failed to order the copies")));
             }
         }
     }
@@ -236,8 +236,10 @@ impl Server {
                 socket::Received::Nothing => return Ok(!self.owner.as_ref().is_some_and(process::ended)),
                 socket::Received::Closed => return Ok(false),
                 socket::Received::Packet { len, fds, .. } => {
-                    let asked: Result<Request> =
-                        packet.get(..len).ok_or(Error::fixed(errno::EPROTO, "a packet that is too long")).and_then(Request::decode);
+                    let asked: Result<Request> = packet
+                        .get(..len)
+                        .ok_or(Error::fixed(errno::EPROTO, "a request to gdrfab-copier is too long"))
+                        .and_then(Request::decode);
                     let awaited = !asked.as_ref().is_ok_and(|request| request.what == RequestKind::Unmap);
                     let answer = asked.and_then(|request| self.answer(&request, fds.into_iter().next()));
                     // The owner may have ended meanwhile.
@@ -264,7 +266,7 @@ impl Server {
             RequestKind::Stream => {
                 let site = Site { iface: request.iface, device: device_number(request.iface, &request.device)? };
                 self.open(site)?;
-                let fd = fd.ok_or(Error::fixed(errno::EPROTO, "a stream without a page"))?;
+                let fd = fd.ok_or(Error::fixed(errno::EPROTO, "a stream request to gdrfab-copier lacks its shared page"))?;
                 let ring = CopyRing::attach(fd.as_fd())?;
                 self.streams.insert(request.number, ServedStream { ring, site, taken: 0, done: 0, failed: None });
                 Ok(Answer::default())

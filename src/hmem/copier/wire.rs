@@ -126,7 +126,7 @@ pub fn decode_answer(bytes: &[u8]) -> Result<Answer> {
 }
 
 fn malformed() -> Error {
-    Error::fixed(errno::EPROTO, "a packet that makes no sense")
+    Error::fixed(errno::EPROTO, "an invalid packet between the library and gdrfab-copier")
 }
 
 struct Reader<'a>(&'a [u8]);

@@ -49,10 +49,9 @@ impl Driver {
 impl Core {
     /// The device's primary context, retained at first use.
     pub fn primary(&self, device: u32) -> Result<CUcontext> {
-        let slot = self
-            .primaries
-            .get(device as usize)
-            .ok_or_else(|| Error::new(errno::ENODEV, format!("cuda: this process has {} devices, none is {device}", self.facts.len())))?;
+        let slot = self.primaries.get(device as usize).ok_or_else(|| {
+            Error::new(errno::ENODEV, format!("cuda: device {device} does not exist; this process has {}", self.facts.len()))
+        })?;
         let mut context = slot.context.load(Ordering::Acquire) as CUcontext;
         if context.is_null() {
             let _one = slot.retaining.lock();

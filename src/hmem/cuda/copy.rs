@@ -343,7 +343,7 @@ impl Stream for CudaStream {
                     rest = &rest[n..];
                 }
                 Err(e) => {
-                    crate::log!(Info, "cuda: lists go without a kernel: {e}");
+                    crate::log!(Info, "cuda: lists are copied without a kernel: {e}");
                     self.kernels = false;
                 }
             }
@@ -364,7 +364,7 @@ impl Stream for CudaStream {
         let _current = core.driver.enter(self.context)?;
         // SAFETY: the caller says that both sides of each copy of the list stay until the stream has passed it.
         if let Err(e) = unsafe { core.relaunch(self.device, self.stream, &mut self.slabs, name, self.posted + 1) } {
-            crate::log!(Info, "cuda: lists go without a kernel: {e}");
+            crate::log!(Info, "cuda: lists are copied without a kernel: {e}");
             self.kernels = false;
             return Ok(None);
         }

@@ -211,7 +211,7 @@ impl Driver {
         let words = match told {
             // SAFETY: the driver's strings end with NUL and live as long as the library, which is for ever.
             Ok(0) if !name.is_null() => unsafe { CStr::from_ptr(name) }.to_string_lossy(),
-            _ if known.is_empty() => "a code without a name".into(),
+            _ if known.is_empty() => "an unknown code".into(),
             _ => known.into(),
         };
         Error::new(errno, format!("{what}: {status} ({words})"))
@@ -241,7 +241,7 @@ impl Driver {
 /// Takes ownership of a descriptor that the driver made, and marks it close-on-exec.
 pub fn own_fd(what: &str, raw: c_int) -> Result<OwnedFd> {
     if raw < 0 {
-        return Err(Error::new(errno::EIO, format!("{what}: the driver reported success and gave no descriptor")));
+        return Err(Error::new(errno::EIO, format!("{what}: the driver reported success without a descriptor")));
     }
     // SAFETY: the driver opened it for this call, and no other code has its number.
     let fd = unsafe { OwnedFd::from_raw_fd(raw) };

@@ -45,13 +45,15 @@ impl Core {
 
     pub fn export(&self, of: &Allocation) -> Result<Export> {
         let facts = self.facts.get(of.device as usize);
-        let device = facts.ok_or_else(|| Error::invalid(format!("device {} is none of cuda's", of.device)))?.id;
+        let device = facts.ok_or_else(|| Error::invalid(format!("device {} is not a cuda device of this process", of.device)))?.id;
         let (how, (handle, fd)) = match of.kind {
             Kind::Plain => (HOW_IPC, self.cached_handle(of, || Ok((self.ipc_handle(of)?, None)))?),
             Kind::Segment => (HOW_SEGMENT, ([0; HANDLE_BYTES], Some(self.segment_fd(of)?))),
             Kind::Pool => (HOW_POOL, self.cached_handle(of, || self.pool_handle(of))?),
-            Kind::Managed => return Err(refused("managed memory migrates, and no other process can map it")),
-            Kind::Pinned | Kind::Host => return Err(refused("host memory has no device handle; share it as host memory")),
+            Kind::Managed => return Err(refused("managed memory migrates, so no other process can map it; use memory of cuMemAlloc")),
+            Kind::Pinned | Kind::Host => {
+                return Err(refused("this is host memory, which has no device handle; register it as host memory"));
+            }
             Kind::Imported => return Err(refused("memory imported from another process cannot be passed on; its owner can export it")),
         };
         Ok(Export { how, device, handle, fd, base: of.base, len: of.len })

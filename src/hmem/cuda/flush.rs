@@ -33,9 +33,9 @@ impl Core {
             }
             Some(NicWrites::Loose) => Err(Error::new(
                 errno::EOPNOTSUPP,
-                format!("cuda: device {number} neither orders what a NIC writes into its memory nor has a flush that the host can call"),
+                format!("cuda: device {number} neither orders a NIC's writes into its memory nor has a flush that the host can call"),
             )),
-            None => Err(Error::new(errno::ENODEV, format!("cuda: this process has {} devices, none is {number}", self.facts.len()))),
+            None => Err(Error::new(errno::ENODEV, format!("cuda: device {number} does not exist; this process has {}", self.facts.len()))),
         }
     }
 }

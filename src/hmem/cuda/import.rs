@@ -37,7 +37,7 @@ impl Core {
                 Err(refused.unwrap_or_else(|| Error::new(errno::ENODEV, "cuda: no device to open the peer's memory on")))
             }
             HOW_SEGMENT => self.import_segment(offer, &devices),
-            how => Err(Error::new(errno::EPROTO, format!("cuda: the peer's memory is offered in a way unknown here ({how})"))),
+            how => Err(Error::new(errno::EPROTO, format!("cuda: the peer offers its memory by an unknown kind of handle ({how})"))),
         }
     }
 
@@ -67,10 +67,10 @@ impl Core {
     /// rights belong to a mapping, and the existing mapping is the program's.
     pub fn reach(&self, of: &Allocation, wanted: Option<u32>) -> Result<u32> {
         if !matches!(of.kind, Kind::Plain | Kind::Pool) {
-            return Err(Error::new(errno::EOPNOTSUPP, format!("cuda: a {} is mapped anew", of.kind.name())));
+            return Err(Error::new(errno::EOPNOTSUPP, format!("cuda: a {} needs a mapping of its own", of.kind.name())));
         }
         let facts = self.facts.get(of.device as usize);
-        let id = facts.ok_or_else(|| Error::new(errno::ENODEV, format!("cuda: device {} is none of this process", of.device)))?.id;
+        let id = facts.ok_or_else(|| Error::new(errno::ENODEV, format!("cuda: device {} is not a device of this process", of.device)))?.id;
         let mut refused = None;
         for device in self.candidates(&id, wanted) {
             match if device == of.device { Ok(()) } else { self.enable_peer(of, device) } {
@@ -78,7 +78,7 @@ impl Core {
                 Err(e) => refused = refused.or(Some(e)),
             }
         }
-        Err(refused.unwrap_or_else(|| Error::new(errno::ENODEV, "cuda: no device reaches the memory")))
+        Err(refused.unwrap_or_else(|| Error::new(errno::ENODEV, "cuda: no device of this process can access the memory")))
     }
 
     /// Lets `device`, which does not own the memory, access memory of this process. The access is never taken back,
@@ -141,7 +141,7 @@ impl Core {
 
     fn open_pool(&self, offer: &Offer<'_>, device: u32) -> Result<(u64, usize)> {
         let driver = &self.driver;
-        let fd = offer.fd.ok_or_else(|| Error::new(errno::EPROTO, "cuda: pool memory was offered without a descriptor"))?;
+        let fd = offer.fd.ok_or_else(|| Error::new(errno::EPROTO, "cuda: the peer offers pool memory without a descriptor"))?;
         let _current = self.enter(device)?;
         let mut pool: CUmemoryPool = std::ptr::null_mut();
         let number = fd.as_raw_fd() as usize as *mut _;
@@ -205,7 +205,7 @@ impl Core {
     }
 
     fn import_segment(self: &Arc<Self>, offer: &Offer<'_>, devices: &[u32]) -> Result<Import> {
-        let fd = offer.fd.ok_or_else(|| Error::new(errno::EPROTO, "cuda: a segment was offered without a descriptor"))?;
+        let fd = offer.fd.ok_or_else(|| Error::new(errno::EPROTO, "cuda: the peer offers a segment without a descriptor"))?;
         let len = usize::try_from(offer.len).ok().filter(|len| *len > 0);
         let len = len.ok_or_else(|| Error::new(errno::EPROTO, format!("cuda: the peer offers a segment of {} bytes", offer.len)))?;
         let Some(first) = devices.first() else {

@@ -151,8 +151,8 @@ pub(super) fn is_for_kernel(copies: &[Copy]) -> bool {
 impl Core {
     /// The kernel, loaded into the device's primary context, which is current.
     fn kernel(&self, device: u32) -> Result<CUfunction> {
-        let slot = self.kernels.get(device as usize).ok_or(Error::fixed(errno::ENODEV, "cuda: no such device"))?;
-        let found = slot.get_or_init(|| load(&self.driver).inspect_err(|e| crate::log!(Info, "lists go without a kernel: {e}")));
+        let slot = self.kernels.get(device as usize).ok_or(Error::fixed(errno::ENODEV, "cuda: unknown device"))?;
+        let found = slot.get_or_init(|| load(&self.driver).inspect_err(|e| crate::log!(Info, "lists are copied without a kernel: {e}")));
         found.clone().map(|function| function as CUfunction)
     }
 
@@ -211,7 +211,7 @@ impl Core {
     /// # Safety
     /// As for [`Core::launch`], for each copy of the list.
     pub(super) unsafe fn relaunch(&self, device: u32, stream: CUstream, slabs: &mut Slabs, name: u64, next: u64) -> Result<()> {
-        let slab = slabs.all.iter_mut().find(|s| s.name == name).ok_or(Error::fixed(errno::ENOENT, "cuda: no such list"))?;
+        let slab = slabs.all.iter_mut().find(|s| s.name == name).ok_or(Error::fixed(errno::ENOENT, "cuda: unknown list"))?;
         // SAFETY: the slab has the list that was launched under the name, and the caller promises that its sides stay
         // valid again.
         unsafe { self.start(device, stream, slab, next) }

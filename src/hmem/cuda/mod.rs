@@ -44,7 +44,7 @@ pub fn open(adopt: bool) -> Result<Box<dyn Interface>> {
         status => driver.check("cuDeviceGetCount", status)?,
     }
     if count <= 0 {
-        return Err(Error::new(errno::ENODEV, format!("{}: the driver is here, but there is no device", driver.library())));
+        return Err(Error::new(errno::ENODEV, format!("{}: the driver is installed, but finds no device", driver.library())));
     }
     let facts: Vec<DeviceFacts> = (0..count).map(|number| describe(&driver, number, count)).collect();
     Ok(Box::new(Cuda(Arc::new(Core {
@@ -90,15 +90,15 @@ fn describe(driver: &Driver, number: i32, count: i32) -> DeviceFacts {
         matches!(status, Ok(0)) && can != 0
     };
     let dmabuf = if !driver.has("cuMemGetHandleForAddressRange") {
-        Some(Error::new(errno::ENOSYS, "dma-buf: the driver is older than 11.7, it has no cuMemGetHandleForAddressRange"))
+        Some(Error::new(errno::ENOSYS, "dma-buf: the driver is older than 11.7 and lacks cuMemGetHandleForAddressRange"))
     } else if driver.attribute(device::DMA_BUF_SUPPORTED, number) == 0 {
-        let words = "dma-buf: the driver says that the device has none (CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED is 0)";
+        let words = "dma-buf: the device does not support them (CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED is 0)";
         Some(Error::new(errno::EOPNOTSUPP, words))
     } else {
         None
     };
     let ipc = (!driver.has("cuIpcGetMemHandle") && driver.attribute(device::HANDLE_TYPE_POSIX_FD, number) == 0)
-        .then(|| Error::new(errno::ENOSYS, "the driver has neither cuIpcGetMemHandle nor file descriptors for memory"));
+        .then(|| Error::new(errno::ENOSYS, "the driver supports neither cuIpcGetMemHandle nor file descriptors of memory"));
     DeviceFacts {
         id: uuid.bytes.map(|b| b as u8),
         // SAFETY: the driver writes at most `len` bytes.

@@ -164,7 +164,7 @@ impl Core {
         let status = unsafe { driver.cuMemGetAllocationGranularity(&mut grain, &how, 0) }?;
         driver.check("cuMemGetAllocationGranularity", status)?;
         let whole = len.checked_next_multiple_of(grain.max(1)).filter(|len| *len <= i64::MAX as usize);
-        let whole = whole.ok_or_else(|| Error::new(errno::ENOMEM, format!("cuda: {len} bytes are more than any device has")))?;
+        let whole = whole.ok_or_else(|| Error::new(errno::ENOMEM, format!("len: {len} bytes exceed the memory of any cuda device")))?;
         let mut handle = 0;
         // SAFETY: the driver writes a handle.
         let status = unsafe { driver.cuMemCreate(&mut handle, whole, &how, 0) }?;
@@ -176,14 +176,15 @@ impl Core {
         let (addr, mapped_for) = self.map(&memory, whole, &devices)?;
         if mapped_for != device {
             unmap(driver, addr, whole, true);
-            return Err(Error::new(errno::EIO, format!("cuda: device {device} cannot reach memory of its own")));
+            return Err(Error::new(errno::EIO, format!("cuda: device {device} cannot map its own memory")));
         }
         Ok((addr, whole))
     }
 
     pub fn free(&self, addr: u64) -> Result<()> {
         let taken = self.allocations.lock().remove(&addr);
-        let (device, len) = taken.ok_or_else(|| Error::invalid(format!("addr: {addr:#x} was not allocated here, or is freed already")))?;
+        let (device, len) =
+            taken.ok_or_else(|| Error::invalid(format!("addr: {addr:#x} was not allocated by gdrfab, or is freed already")))?;
         let _current = self.enter(device)?;
         if len > 0 {
             unmap(&self.driver, addr, len, true);

@@ -72,7 +72,7 @@ impl Neuron {
     fn pieces(&self, addr: u64, len: u64) -> Result<Vec<Allocation>> {
         let list = super::span(self, addr, len)?;
         match list.iter().any(|a| a.id == 0) && list.iter().any(|a| a.id != 0) {
-            true => Err(Error::invalid(format!("{len} bytes from {addr:#x} leave the memory that was allocated"))),
+            true => Err(Error::invalid(format!("{len} bytes from {addr:#x} reach beyond the allocated tensor"))),
             false => Ok(list),
         }
     }
@@ -211,7 +211,7 @@ impl Interface for Neuron {
                 // SAFETY: made above, and no other code knows it.
                 unsafe { self.runtime.nrt.nrt_tensor_free(&mut tensor)? };
                 other?;
-                let words = "nrt_tensor_get_va: the tensor has no address; NEURON_RT_MAP_HBM=1 before nrt_init gives device memory one";
+                let words = "nrt_tensor_get_va: the tensor has no address; set NEURON_RT_MAP_HBM=1 before nrt_init";
                 return Err(Error::fixed(errno::EOPNOTSUPP, words));
             }
         };
@@ -223,7 +223,7 @@ impl Interface for Neuron {
     fn free(&self, addr: u64) -> Result<()> {
         let mut tensors = self.tensors.write();
         let i = tensors.iter().position(|t| t.range.base == addr);
-        let i = i.ok_or_else(|| Error::invalid(format!("{addr:#x} is not what alloc gave")))?;
+        let i = i.ok_or_else(|| Error::invalid(format!("addr: {addr:#x} is not an address that gdrfab allocated")))?;
         let mut handle = tensors.swap_remove(i).handle as *mut c_void;
         // SAFETY: made by `alloc` and removed from the table; no copy uses it while the table is write-locked.
         unsafe { self.runtime.nrt.nrt_tensor_free(&mut handle) }

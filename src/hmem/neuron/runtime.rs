@@ -83,7 +83,10 @@ impl Runtime {
         // SAFETY: may be called before nrt_init; writes one number.
         let status = unsafe { nrt.nrt_get_total_nc_count(&mut total)? };
         if status != 0 || total == 0 {
-            return Err(Error::new(errno::ENODEV, format!("no Neuron core: nrt_get_total_nc_count gave status {status}, count {total}")));
+            return Err(Error::new(
+                errno::ENODEV,
+                format!("no Neuron core: nrt_get_total_nc_count returned status {status}, count {total}"),
+            ));
         }
         // SAFETY: may be called before nrt_init; writes one number.
         let limited = unsafe { nrt.nrt_get_visible_nc_count(&mut visible) }.is_ok_and(|status| status == 0 && visible > 0);
@@ -112,7 +115,7 @@ impl Runtime {
         // SAFETY: the runtime's constant text.
         let name = name.map(|name| unsafe { CStr::from_ptr(name) }.to_string_lossy().into_owned()).unwrap_or_default();
         let remedy = match status {
-            NRT_UNINITIALIZED | NRT_CLOSED => ": the application has to call nrt_init, gdrfab does not",
+            NRT_UNINITIALIZED | NRT_CLOSED => ": the application must call nrt_init; gdrfab does not",
             _ => "",
         };
         if name.is_empty() { format!("{what}: {status}{remedy}") } else { format!("{what}: {status} ({name}){remedy}") }

@@ -100,7 +100,7 @@ impl Interface for Rocr {
     fn import(&self, offer: &Offer<'_>, device: Option<u32>) -> Result<Import> {
         let shared = &self.0;
         if offer.how != HOW_IPC || offer.len == 0 {
-            return Err(Error::invalid(format!("rocr: a handle of kind {} for {} bytes", offer.how, offer.len)));
+            return Err(Error::invalid(format!("rocr: the peer offers an invalid handle, of kind {} for {} bytes", offer.how, offer.len)));
         }
         let mut words: IpcHandle = [0; 8];
         for (bytes, word) in offer.handle.chunks_exact(4).zip(&mut words) {
@@ -122,7 +122,7 @@ impl Interface for Rocr {
         if !matches!(sound, Ok(true)) {
             shared.detach(base);
             sound?;
-            return Err(Error::invalid(format!("rocr: the peer's allocation has not the {} bytes that it offered", offer.len)));
+            return Err(Error::invalid(format!("rocr: the peer's allocation is shorter than the {} bytes that it offered", offer.len)));
         }
         let shared = shared.clone();
         Ok(Import { iface: Iface::Rocr, device, base, len: offer.len, undo: Some(Box::new(move || shared.detach(base))) })
@@ -157,7 +157,7 @@ impl Interface for Rocr {
         let Some((pool, granule)) = shared.gpu(device)?.pool else {
             return Err(Error::new(errno::EOPNOTSUPP, format!("rocr: device {device} has no coarse-grained pool to allocate from")));
         };
-        let rounded = len.max(1).checked_next_multiple_of(granule).ok_or_else(|| Error::invalid("len: too much"))?;
+        let rounded = len.max(1).checked_next_multiple_of(granule).ok_or_else(|| Error::invalid("len: exceeds the address space"))?;
         let mut at = ptr::null_mut();
         // SAFETY: a pool of the runtime; `at` is ours.
         unsafe { call!(shared.hsa, hsa_amd_memory_pool_allocate(pool, rounded as usize, 0, &mut at))? };
@@ -178,7 +178,7 @@ impl Interface for Rocr {
 
     fn free(&self, addr: u64) -> Result<()> {
         if !self.0.allocs.lock().remove(&addr) {
-            return Err(Error::invalid(format!("rocr: {addr:#x} is no allocation of gdrfab")));
+            return Err(Error::invalid(format!("addr: {addr:#x} is not an address that gdrfab allocated (rocr)")));
         }
         // SAFETY: allocated by `alloc`, and freed once.
         unsafe { call!(self.0.hsa, hsa_amd_memory_pool_free(addr as *mut c_void)) }

@@ -26,7 +26,9 @@ pub struct Shared {
 
 impl Shared {
     pub(super) fn gpu(&self, device: u32) -> Result<&Gpu> {
-        self.gpus.get(device as usize).ok_or_else(|| Error::invalid(format!("device: rocr has {}, and no {device}", self.gpus.len())))
+        self.gpus
+            .get(device as usize)
+            .ok_or_else(|| Error::invalid(format!("device: {device} does not exist; rocr has {}", self.gpus.len())))
     }
 
     pub(super) fn pointer_info(&self, addr: u64) -> Result<PointerInfo> {
@@ -110,7 +112,7 @@ impl Shared {
         match addr.checked_add(len) {
             Some(end) if len > 0 && end <= a.end() => Ok(a),
             _ => {
-                let words = format!("{len} bytes from {addr:#x} lie not in one allocation, which ends at {:#x}: no {what}", a.end());
+                let words = format!("no {what}: {len} bytes from {addr:#x} reach beyond their allocation, which ends at {:#x}", a.end());
                 Err(Error::invalid(words))
             }
         }

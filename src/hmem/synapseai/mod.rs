@@ -114,7 +114,8 @@ impl SynapseAi {
             MemoryPlace::Pool(pool) if pool.exact => thunk.export(pool.fd, pool.base, addr - pool.base, len),
             MemoryPlace::Pool(_) => Err(Error::fixed(
                 errno::EOPNOTSUPP,
-                "this version of SynapseAI does not tell where device memory begins (globalHbmBaseAddress is 0), which an export needs",
+                "this version of SynapseAI does not report the base address of device memory (globalHbmBaseAddress is 0), which an export \
+                 needs",
             )),
         }
     }
@@ -234,7 +235,7 @@ impl Interface for SynapseAi {
     fn free(&self, addr: u64) -> Result<()> {
         let mut own = self.own.write();
         let i = own.iter().position(|o| o.base == addr);
-        let i = i.ok_or_else(|| Error::invalid(format!("{addr:#x} is not what alloc gave")))?;
+        let i = i.ok_or_else(|| Error::invalid(format!("addr: {addr:#x} is not an address that gdrfab allocated")))?;
         let gone = own.swap_remove(i);
         match gone.source {
             Source::Synapse => self.synapse.as_ref().map_err(Error::clone)?.free(gone.device, addr),

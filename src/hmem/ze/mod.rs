@@ -47,7 +47,7 @@ pub fn open(adopt: bool) -> Result<Box<dyn Interface>> {
 /// A duplicate of a descriptor that the driver owns.
 fn duplicate(fd: i32) -> Result<OwnedFd> {
     if fd < 0 {
-        return Err(Error::new(errno::EOPNOTSUPP, format!("the driver names no file descriptor ({fd})")));
+        return Err(Error::new(errno::EOPNOTSUPP, format!("the driver returned an invalid file descriptor ({fd})")));
     }
     // SAFETY: borrowed for this one call; a number that is not open makes it fail.
     mem::duplicate(unsafe { BorrowedFd::borrow_raw(fd) })
@@ -91,7 +91,8 @@ impl Interface for Ze {
         })?;
         let buf = dmabuf::checked(fd, addr - a.base, len)?;
         if a.len.checked_next_multiple_of(LARGEST_PAGE).is_some_and(|most| buf.len > most) {
-            let words = format!("the driver keeps this allocation of {} bytes in a dma-buf of {}, and does not tell where", a.len, buf.len);
+            let words =
+                format!("the driver keeps this allocation of {} bytes at an unknown place of a dma-buf of {} bytes", a.len, buf.len);
             return Err(Error::new(errno::EOPNOTSUPP, words));
         }
         Ok(buf)
@@ -108,10 +109,10 @@ impl Interface for Ze {
             // SAFETY: got from the driver above. The memory's file lives on through the duplicated descriptor.
             let _ = unsafe { self.0.ze.zeMemPutIpcHandle(context, ipc) };
         }
-        let fd = fd.map_err(|e| e.context("zeMemGetIpcHandle: its first bytes are no file descriptor"))?;
+        let fd = fd.map_err(|e| e.context("zeMemGetIpcHandle: the handle does not begin with a file descriptor"))?;
         let (_, whole) = mem::file_id(fd.as_fd())?;
         if whole < a.len {
-            let words = format!("zeMemGetIpcHandle: its first bytes name a file of {whole} bytes, the memory has {}", a.len);
+            let words = format!("zeMemGetIpcHandle: the handle names a file of {whole} bytes, but the memory has {}", a.len);
             return Err(Error::new(errno::EOPNOTSUPP, words));
         }
         let device = self.0.facts.get(a.device as usize).map(|f| f.id).unwrap_or_default();
@@ -122,11 +123,14 @@ impl Interface for Ze {
         let shared = &self.0;
         let (HOW_IPC, Some(fd), 1..) = (offer.how, offer.fd, offer.len) else {
             let with = if offer.fd.is_some() { "with" } else { "without" };
-            return Err(Error::invalid(format!("ze: a handle of kind {} {with} a file descriptor for {} bytes", offer.how, offer.len)));
+            return Err(Error::invalid(format!(
+                "ze: the peer offers an invalid handle, of kind {} {with} a file descriptor, for {} bytes",
+                offer.how, offer.len
+            )));
         };
         let (_, whole) = mem::file_id(fd)?;
         if whole < offer.len {
-            return Err(Error::invalid(format!("ze: the peer offers {} bytes, its file has {whole}", offer.len)));
+            return Err(Error::invalid(format!("ze: the peer offers {} bytes, but its file has {whole}", offer.len)));
         }
         // The exporter's own GPU is preferred if it is visible here, because it needs no peer access.
         let home = shared.facts.iter().position(|f| f.id == offer.device).map(|i| i as u32);
@@ -154,7 +158,7 @@ impl Interface for Ze {
         if !range.as_ref().is_ok_and(|r| inside(*r)) {
             shared.close(context, base);
             range?;
-            return Err(Error::invalid(format!("ze: the peer's allocation has not the {} bytes that it offered", offer.len)));
+            return Err(Error::invalid(format!("ze: the peer's allocation is shorter than the {} bytes that it offered", offer.len)));
         }
         let shared = shared.clone();
         Ok(Import { iface: Iface::Ze, device: on, base, len: offer.len, undo: Some(Box::new(move || shared.close(context, base))) })
@@ -186,7 +190,7 @@ impl Interface for Ze {
 
     fn free(&self, addr: u64) -> Result<()> {
         let Some(context) = self.0.allocs.lock().remove(&addr) else {
-            return Err(Error::invalid(format!("ze: {addr:#x} is no allocation of gdrfab")));
+            return Err(Error::invalid(format!("addr: {addr:#x} is not an address that gdrfab allocated (ze)")));
         };
         // SAFETY: of `alloc`, and freed once.
         unsafe { call!(self.0.ze, zeMemFree(context, addr as *mut c_void)) }

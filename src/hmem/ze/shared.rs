@@ -36,11 +36,13 @@ pub fn no_properties() -> AllocationProperties {
 
 impl Shared {
     pub(super) fn device(&self, device: u32) -> Result<&Device> {
-        self.devices.get(device as usize).ok_or_else(|| Error::invalid(format!("device: ze has {}, and no {device}", self.devices.len())))
+        self.devices
+            .get(device as usize)
+            .ok_or_else(|| Error::invalid(format!("device: {device} does not exist; ze has {}", self.devices.len())))
     }
 
     pub(super) fn context(&self, of: &Device) -> Result<Handle> {
-        self.drivers.get(of.driver).map(|d| d.context).ok_or(Error::fixed(errno::EIO, "ze: a device without a driver"))
+        self.drivers.get(of.driver).map(|d| d.context).ok_or(Error::fixed(errno::EIO, "ze: the device has no driver"))
     }
 
     /// The answer of the first driver that knows `addr`.
@@ -110,7 +112,10 @@ impl Shared {
             let device = self.number(known.device, known.context);
             return Ok(Some(Allocation { iface: Iface::Ze, device, kind, base, len, id: known.id }));
         }
-        Err(Error::new(errno::EBUSY, format!("ze: the memory at {addr:#x} is freed and allocated all the time")))
+        Err(Error::new(
+            errno::EBUSY,
+            format!("ze: the memory at {addr:#x} was freed or allocated again during the call; keep it allocated"),
+        ))
     }
 
     /// The allocation of this process, neither imported nor pinned, that `[addr, addr+len)` lies in.
@@ -122,7 +127,7 @@ impl Shared {
         match addr.checked_add(len) {
             Some(end) if len > 0 && end <= a.end() => Ok((a, self.context(self.device(a.device)?)?)),
             _ => {
-                let words = format!("{len} bytes from {addr:#x} lie not in one allocation, which ends at {:#x}: no {what}", a.end());
+                let words = format!("no {what}: {len} bytes from {addr:#x} reach beyond their allocation, which ends at {:#x}", a.end());
                 Err(Error::invalid(words))
             }
         }

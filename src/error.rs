@@ -125,9 +125,9 @@ impl Code {
             2 => "the range lies outside the peer's region",
             3 => "the peer's region does not permit this access",
             4 => "no path to the peer's region is both possible and permitted",
-            5 => "memory vanished under a copy",
+            5 => "memory was unmapped or freed during a copy",
             6 => "the peer closed the connection or died",
-            7 => "the peer wrote nonsense into shared memory or its socket",
+            7 => "the peer wrote invalid data into shared memory or its socket",
             8 => "the operation's deadline passed",
             9 => "cancelled, or flushed by a close or shutdown of this side",
             10 => "the message was longer than the receive",
@@ -200,7 +200,7 @@ impl Error {
     /// A deadline passed on a path that needs the target's progress.
     #[cold]
     pub fn late(what: &str) -> Self {
-        let words = "its path needs the target's progress, and the target may make none: it reads and waits on no queue, and has no GDRFAB_PROGRESS_AUTO";
+        let words = "its path needs progress of the target: let it read or wait on a queue, or open its domain with GDRFAB_PROGRESS_AUTO";
         Error::coded(errno::ETIMEDOUT, Code::Deadline, format!("{what} before its deadline; {words}"))
     }
 

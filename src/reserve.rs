@@ -187,7 +187,7 @@ fn reallocate(at: *mut u8, layout: Layout, size: usize) -> *mut u8 {
 }
 
 pub const NONE_LEFT: Error =
-    Error::fixed(errno::ENOMEM, "no memory left for the library's own records: close or complete something, then call again");
+    Error::fixed(errno::ENOMEM, "no memory for the library's own records; close objects or complete operations, then call again");
 
 /// True if so much of the reserve is in use that [`enough`] may fail.
 #[inline(always)]

@@ -152,7 +152,7 @@ TEST(binding_and_enabling)
 	BAD_FLAGS(gdrfab_ep_bind_cntr(ep, cntr, 0));
 	BAD_FLAGS(gdrfab_ep_bind_cntr(ep, cntr, GARBAGE_FLAGS));
 	BAD_FLAGS(gdrfab_ep_bind_cntr(ep, cntr, GDRFAB_REMOTE_READ | GARBAGE_FLAGS));
-	MISUSE(gdrfab_ep_bind_cntr(ep, cntr, GDRFAB_REMOTE_READ), -EOPNOTSUPP, "passes no CPU of this side");
+	MISUSE(gdrfab_ep_bind_cntr(ep, cntr, GDRFAB_REMOTE_READ), -EOPNOTSUPP, "cannot be counted");
 	MISUSE(gdrfab_ep_bind_cntr(ep, cntr, GDRFAB_RECV | GDRFAB_REMOTE_READ), -EOPNOTSUPP, "GDRFAB_REMOTE_READ");
 
 	MISUSE(gdrfab_ep_enable(NULL), -EINVAL, "ep");

@@ -30,7 +30,7 @@ TEST(texts_that_changed_on_their_way)
 	THROWS(std::invalid_argument, "accessKey", RdmaRemoteBuffer{url});
 	// Well made, of nonsense.
 	THROWS(std::invalid_argument, "number", RdmaRemoteBuffer(detail::Text("gdrfab-key").add("k", {"x", "1"}).done()));
-	THROWS(std::invalid_argument, "without keys", RdmaRemoteBuffer(detail::Text("gdrfab-key").add("new", {"1"}).done()));
+	THROWS(std::invalid_argument, "contains no keys", RdmaRemoteBuffer(detail::Text("gdrfab-key").add("new", {"1"}).done()));
 	THROWS(std::invalid_argument, "range", RdmaRemoteBuffer(detail::Text("gdrfab-key").add("k", {"1", "1"}).add(
 						       "at", {"ffffffffffffffff", "2", "0"}).done()));
 	THROWS(std::invalid_argument, "no transport", transport.connect(detail::Text("gdrfab-rdma").done()));
@@ -150,7 +150,7 @@ TEST(arguments_that_make_no_sense)
 	forged.len++;
 	THROWS(std::out_of_range, "inside the peer's", two.a->write(view, forged));
 	const auto other = detail::Text("gdrfab-key").add("k", {"1", "2"}).add("at", {"1000", "100000", "0"}).done();
-	THROWS(std::invalid_argument, "not of the process", two.a->write(view, RdmaRemoteBuffer(other)));
+	THROWS(std::invalid_argument, "not from the process", two.a->write(view, RdmaRemoteBuffer(other)));
 	RdmaFuture<RdmaStatus> none;
 	THROWS(std::future_error, "", none.get());
 	std::optional<RdmaMemory::View> gone;
@@ -158,7 +158,7 @@ TEST(arguments_that_make_no_sense)
 		RdmaMemory brief(&byte, 1, -1, memory_options());
 		gone = brief.createView();
 	}
-	THROWS(std::invalid_argument, "gone", two.a->write(*gone, *two.remote_b));
+	THROWS(std::invalid_argument, "destroyed", two.a->write(*gone, *two.remote_b));
 	CHECK(two.a->write(view, *two.remote_b).get().ok());
 }
 

@@ -59,7 +59,7 @@ TEST_WITHIN(60, memory_that_is_gone_is_registered_nowhere)
 		user.join();
 		owner.join();
 		CHECK_EQ(registrations(region), 0);
-		THROWS(std::invalid_argument, "gone", region.in(second));
+		THROWS(std::invalid_argument, "destroyed", region.in(second));
 	}
 }
 

@@ -341,15 +341,15 @@ TEST(the_log_tells_a_connections_life)
 {
 	const char *scheme = traits()->scheme;
 	const char *const server[][3] = {
-		{"debug", ": listens on ", scheme},  {"debug", " asks to connect", scheme},   {"debug", ": accepts", "ep 0x"},
-		{"debug", ": connected to ", scheme}, {"info", " is over: ", "the connection to "}, {"debug", ": closed", "ep 0x"},
+		{"debug", ": listens on ", scheme},  {"debug", "connection request from", scheme},   {"debug", ": accepting", "ep 0x"},
+		{"debug", ": connected to ", scheme}, {"info", " has ended: ", "the connection to "}, {"debug", ": closed", "ep 0x"},
 		{NULL, NULL, NULL},
 	};
 	const char *const client[][3] = {
-		{"debug", ": connects to ", scheme},
+		{"debug", ": connecting to ", scheme},
 		{"debug", ": connected to ", ", paths "},
 		{"debug", path_known(PATH_DIRECT) ? " is reached by the path direct" : "", ""},
-		{"debug", ": is shut down by this side", "ep 0x"},
+		{"debug", ": shut down by this side", "ep 0x"},
 		{"debug", ": closed", "ep 0x"},
 		{NULL, NULL, NULL},
 	};

@@ -127,10 +127,10 @@ fn named(datatype: u32, op: u32, form: Form) -> Result<Atomic> {
 #[cold]
 fn unnamed(datatype: u32, op: u32, form: Form) -> Error {
     let Some(datatype) = DATATYPES.get(datatype as usize).copied() else {
-        return Error::invalid(format!("datatype: {datatype} is none of GDRFAB_INT8 to GDRFAB_DOUBLE"));
+        return Error::invalid(format!("datatype: {datatype} is not one of GDRFAB_INT8 to GDRFAB_DOUBLE"));
     };
     let Some(op) = OPS.get(op as usize).copied() else {
-        return Error::invalid(format!("op: {op} is none of GDRFAB_MIN to GDRFAB_MSWAP"));
+        return Error::invalid(format!("op: {op} is not one of GDRFAB_MIN to GDRFAB_MSWAP"));
     };
     let call = ["gdrfab_atomic", "gdrfab_fetch_atomic", "gdrfab_compare_atomic"][form as usize];
     Error::new(errno::EOPNOTSUPP, format!("op: {call}() has no {op:?} of {datatype:?}"))

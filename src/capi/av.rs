@@ -52,7 +52,7 @@ pub unsafe extern "C" fn gdrfab_av_open(
             no_attr_flags(a.flags)?;
             no_reserved(a.reserved)?;
             if a.r#type > GDRFAB_AV_TABLE {
-                return Err(Error::invalid(format!("attr->type: {}; GDRFAB_AV_UNSPEC, MAP or TABLE", a.r#type)));
+                return Err(Error::invalid(format!("attr->type: {}, must be GDRFAB_AV_UNSPEC, MAP or TABLE", a.r#type)));
             }
         }
         let opened = fabric::Av::open(&domain)?;
@@ -116,7 +116,8 @@ pub unsafe extern "C" fn gdrfab_av_insert(
     counted(|| unsafe {
         let av = object(av, "av")?;
         check_flags(flags)?;
-        let len = count.checked_mul(GDRFAB_NAME_LEN).ok_or_else(|| Error::invalid(format!("count: {count} names are more than memory")))?;
+        let len =
+            count.checked_mul(GDRFAB_NAME_LEN).ok_or_else(|| Error::invalid(format!("count: {count} names exceed the address space")))?;
         let names = bytes(addr, len, "addr")?;
         let fi_addr = indexes(fi_addr)?;
         let (mut added, mut refused) = (0, None);

@@ -171,7 +171,10 @@ pub(super) unsafe fn read_sized<T: ExtensibleStruct>(from: *const T, name: &'sta
         // SAFETY: the caller says that `size` bytes are readable.
         let tail = unsafe { std::slice::from_raw_parts(from.cast::<u8>().add(ours), size - ours) };
         if tail.iter().any(|b| *b != 0) {
-            return Err(Error::new(errno::E2BIG, format!("{name}: fields beyond byte {ours} are set, which this version does not know")));
+            return Err(Error::new(
+                errno::E2BIG,
+                format!("{name}: fields beyond byte {ours} are set, which this version of the library does not know; set them to 0"),
+            ));
         }
     }
     // SAFETY: zero is a valid T, and at most its size is overwritten with the caller's bytes.
@@ -241,7 +244,7 @@ pub(super) unsafe fn bytes<'a>(from: *const c_void, len: usize, name: &'static s
         (true, _) => Err(null(name)),
         // SAFETY: the caller says that `len` bytes are readable.
         (false, n) if n <= isize::MAX as usize => Ok(unsafe { std::slice::from_raw_parts(from.cast(), n) }),
-        _ => Err(Error::invalid(format!("{name}: {len} bytes are more than an address space holds"))),
+        _ => Err(Error::invalid(format!("{name}: {len} bytes exceed the address space"))),
     }
 }
 
@@ -260,7 +263,7 @@ pub(super) unsafe fn address<'a>(from: *const c_void, len: usize) -> Result<&'a 
     };
     match std::str::from_utf8(&raw[..end]) {
         Ok(s) if !s.is_empty() => Ok(s),
-        _ => Err(Error::invalid("addr: empty or not text")),
+        _ => Err(Error::invalid("addr: empty or not UTF-8 text")),
     }
 }
 
@@ -274,7 +277,7 @@ pub(super) unsafe fn iovecs<'a>(from: *const libc::iovec, count: usize, name: &'
         return Ok(&[]);
     }
     if from.is_null() || !from.is_aligned() || count > 4096 {
-        return Err(Error::invalid(format!("{name}: NULL or misaligned pointer, or a count of {count} that cannot be")));
+        return Err(Error::invalid(format!("{name}: NULL or misaligned pointer, or an impossible count of {count}")));
     }
     // SAFETY: the C caller says that there are `count` elements, each memory that stays for the operation;
     // `Iov` has iovec's layout.

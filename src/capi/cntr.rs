@@ -71,7 +71,7 @@ pub unsafe extern "C-unwind" fn gdrfab_cntr_wait(cntr: *mut gdrfab_cntr, thresho
         let step = |wait: &mut Wait<'_>| match object(cntr, "cntr")?.step(wait, threshold, errors.get())? {
             Step::Over(Some(Reached::Threshold)) => Ok(Step::Over(Some(0))),
             Step::Over(Some(Reached::ErrorsChanged)) => {
-                Err(Error::fixed(errno::EAVAIL, "cntr: an operation failed while waiting; its words are in the completion queue"))
+                Err(Error::fixed(errno::EAVAIL, "cntr: an operation failed during the wait; gdrfab_cq_readerr() returns its error"))
             }
             Step::Over(None) => Ok(Step::Over(None)),
             Step::Sleep(nap) => Ok(Step::Sleep(nap)),

@@ -105,7 +105,7 @@ pub unsafe extern "C" fn gdrfab_ep_connect(
     // SAFETY: the C caller says that the handle is open and the ranges readable.
     control(|| unsafe {
         let (ep, to) = (object(ep, "ep")?, address(addr, addrlen)?);
-        crate::log!(Debug, "ep {ep:p}: connects to {to:?}");
+        crate::log!(Debug, "ep {ep:p}: connecting to {to:?}");
         ep.connect(to, bytes(param, paramlen, "param")?)
     })
 }
@@ -124,7 +124,7 @@ pub unsafe extern "C" fn gdrfab_ep_accept(ep: *mut gdrfab_ep, param: *const c_vo
     // SAFETY: the C caller says that the handle is open and the range readable.
     control(|| unsafe {
         let ep = object(ep, "ep")?;
-        crate::log!(Debug, "ep {ep:p}: accepts its request");
+        crate::log!(Debug, "ep {ep:p}: accepting its connection request");
         ep.accept(bytes(param, paramlen, "param")?)
     })
 }
@@ -157,7 +157,7 @@ pub unsafe extern "C" fn gdrfab_ep_shutdown(ep: *mut gdrfab_ep, flags: u64) -> c
     // SAFETY: the C caller says that the handle is open.
     release(|| unsafe {
         let ep = object(ep, "ep")?;
-        crate::log!(Debug, "ep {ep:p}: is shut down by this side");
+        crate::log!(Debug, "ep {ep:p}: shut down by this side");
         ep.shutdown(flags)
     })
 }
@@ -178,7 +178,7 @@ pub unsafe extern "C" fn gdrfab_ep_connect_addr(ep: *mut gdrfab_ep, addr: *const
     // SAFETY: the C caller says that the handle is open and the range readable.
     control(|| unsafe {
         let (ep, to) = (object(ep, "ep")?, address(addr, addrlen)?);
-        crate::log!(Debug, "ep {ep:p}: connects to {to:?}");
+        crate::log!(Debug, "ep {ep:p}: connecting to {to:?}");
         ep.connect_addr(to)
     })
 }

@@ -240,7 +240,7 @@ pub unsafe extern "C" fn gdrfab_eq_write(eq: *mut gdrfab_eq, event: u32, buf: *c
         let q = object(eq, "eq")?;
         no_flags(flags)?;
         if len > 4096 {
-            return Err(Error::invalid(format!("len: {len}, at most 4096")));
+            return Err(Error::invalid(format!("len: {len}, must be at most 4096")));
         }
         let mut e = Event::new(EventKind::Notify, 0, 0);
         e.kind = event;

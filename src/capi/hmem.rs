@@ -87,7 +87,7 @@ unsafe impl ExtensibleStruct for gdrfab_hmem_place {
 const NO_DEVICE: u32 = u32::MAX;
 
 fn iface_of(raw: u32) -> Result<Iface> {
-    Iface::from_raw(raw).ok_or_else(|| Error::invalid(format!("iface: {raw} is no GDRFAB_HMEM_* that can be used here")))
+    Iface::from_raw(raw).ok_or_else(|| Error::invalid(format!("iface: {raw} is not a GDRFAB_HMEM_* that can be used here")))
 }
 
 fn place_of(iface: u32, device: u32) -> Result<At> {
@@ -131,7 +131,7 @@ fn info_of(iface: Iface, device: u32, count: usize, facts: &DeviceFacts, active:
 fn range(ptr: *const c_void, len: usize) -> Result<(u64, u64)> {
     match len {
         _ if ptr.is_null() => Err(null("ptr")),
-        0 => Err(Error::invalid("len: 0")),
+        0 => Err(Error::invalid("len: 0, must be at least 1")),
         n => Ok((ptr as u64, n as u64)),
     }
 }
@@ -141,7 +141,7 @@ fn check_copy(dest: *const c_void, src: *const c_void, len: usize) -> Result<()>
         0 => Ok(()),
         _ if dest.is_null() => Err(null("dest")),
         _ if src.is_null() => Err(null("src")),
-        n if n > isize::MAX as usize => Err(Error::invalid(format!("len: {n} bytes are more than an address space holds"))),
+        n if n > isize::MAX as usize => Err(Error::invalid(format!("len: {n} bytes exceed the address space"))),
         _ => Ok(()),
     }
 }

@@ -205,7 +205,7 @@ fn near(iface: u32, device: u32) -> Result<Option<Site>> {
     match Iface::from_raw(iface) {
         Some(Iface::System) => Ok(None),
         Some(iface) => Ok(Some(Site { iface, device })),
-        None => Err(Error::invalid(format!("near_iface: {iface} is no GDRFAB_HMEM_* of an accelerator"))),
+        None => Err(Error::invalid(format!("near_iface: {iface} is not the GDRFAB_HMEM_* of an accelerator"))),
     }
 }
 
@@ -458,7 +458,7 @@ pub unsafe extern "C" fn gdrfab_tostr(data: *const c_void, r#type: u32, buf: *mu
                 GDRFAB_SHUTDOWN => "SHUTDOWN".into(),
                 n => format!("event {n}"),
             },
-            n => return Err(Error::invalid(format!("type: {n} is no GDRFAB_TYPE_*"))),
+            n => return Err(Error::invalid(format!("type: {n} is not a GDRFAB_TYPE_*"))),
         };
         write_text(buf, len, &words)
     })

@@ -110,7 +110,7 @@ fn check_flags(dir: Dir, flags: u64) -> Result<()> {
     let never = flags & (GDRFAB_INJECT | if dir == Dir::Read { GDRFAB_REMOTE_CQ_DATA } else { 0 });
     match never {
         0 => Ok(()),
-        _ => Err(Error::new(GDRFAB_EBADFLAGS, format!("flags: {never:#x} have no meaning for this list"))),
+        _ => Err(Error::new(GDRFAB_EBADFLAGS, format!("flags: {never:#x} are not flags of lists"))),
     }
 }
 
@@ -187,7 +187,7 @@ pub unsafe extern "C" fn gdrfab_list_post(list: *mut gdrfab_list, flags: u64, da
         let dir = match flags & (GDRFAB_READ | GDRFAB_WRITE) {
             GDRFAB_READ => Dir::Read,
             GDRFAB_WRITE => Dir::Write,
-            _ => return Err(Error::new(GDRFAB_EBADFLAGS, "flags: one of GDRFAB_READ and GDRFAB_WRITE says which way")),
+            _ => return Err(Error::new(GDRFAB_EBADFLAGS, "flags: must contain GDRFAB_READ or GDRFAB_WRITE, and not both")),
         };
         let flags = flags & !(GDRFAB_READ | GDRFAB_WRITE);
         check_flags(dir, flags)?;

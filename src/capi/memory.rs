@@ -117,12 +117,12 @@ const ACCESS_PLAIN: u64 = GDRFAB_SEND | GDRFAB_RECV | GDRFAB_READ | GDRFAB_WRITE
 fn access(bits: u64) -> Result<Access> {
     match bits & !(ACCESS_PLAIN | GDRFAB_ATOMIC) {
         0 => Ok(Access::from_bits_truncate(bits)),
-        unknown => Err(Error::invalid(format!("access: {unknown:#x} are no access rights"))),
+        unknown => Err(Error::invalid(format!("access: {unknown:#x} are not access rights"))),
     }
 }
 
 fn paths(bits: u64, name: &str) -> Result<Paths> {
-    Paths::from_bits(bits).ok_or_else(|| Error::invalid(format!("{name}: {bits:#x} are no GDRFAB_PATH_*")))
+    Paths::from_bits(bits).ok_or_else(|| Error::invalid(format!("{name}: {bits:#x} are not GDRFAB_PATH_* bits")))
 }
 
 fn check_count(count: usize) -> Result<()> {
@@ -144,11 +144,11 @@ fn memory_of(iface: u32, device: u64) -> Result<Memory> {
         return Ok(Memory::Auto);
     }
     match Iface::from_raw(iface) {
-        None => Err(Error::invalid(format!("attr->iface: {iface} is no GDRFAB_HMEM_*"))),
+        None => Err(Error::invalid(format!("attr->iface: {iface} is not a GDRFAB_HMEM_*"))),
         Some(Iface::System) => Ok(Memory::Host),
         Some(iface) => match u32::try_from(device) {
             Ok(device) => Ok(Memory::Device(Site { iface, device })),
-            Err(_) => Err(Error::invalid(format!("attr->device: {device} is no number of a device"))),
+            Err(_) => Err(Error::invalid(format!("attr->device: {device} is not a device number"))),
         },
     }
 }
@@ -225,7 +225,7 @@ pub unsafe extern "C" fn gdrfab_mr_reg(
     mr: *mut *mut gdrfab_mr,
 ) -> c_int {
     if buf.is_null() || len == 0 {
-        return control(|| if buf.is_null() { Err(null("buf")) } else { Err(Error::invalid("len: 0")) });
+        return control(|| if buf.is_null() { Err(null("buf")) } else { Err(Error::invalid("len: 0, must be at least 1")) });
     }
     let one = iovec { iov_base: buf.cast_mut(), iov_len: len };
     // SAFETY: the C caller says that the domain is open; the iovec is live.
@@ -341,7 +341,7 @@ pub unsafe extern "C" fn gdrfab_mr_regattr(
 }
 
 fn no_descriptor(fd: c_int) -> Error {
-    Error::new(errno::EBADF, format!("attr->dmabuf->fd: {fd} is no open descriptor"))
+    Error::new(errno::EBADF, format!("attr->dmabuf->fd: {fd} is not an open descriptor"))
 }
 
 /// Closes a region. When it returns 0, no peer that runs this library reaches the memory: copies in flight

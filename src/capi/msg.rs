@@ -104,7 +104,7 @@ unsafe fn parse<'a>(msg: *const gdrfab_msg, flags: u64) -> Result<(&'a [Iov], Co
 pub(super) fn check_recv_flags(flags: u64, known: u64) -> Result<()> {
     match flags & !known {
         0 => Ok(()),
-        unknown => Err(Error::new(GDRFAB_EBADFLAGS, format!("flags: {unknown:#x} have no meaning for this receive"))),
+        unknown => Err(Error::new(GDRFAB_EBADFLAGS, format!("flags: {unknown:#x} are not flags of receives"))),
     }
 }
 

@@ -64,7 +64,7 @@ fn wants_fd(wait_obj: u32) -> Result<bool> {
     match wait_obj {
         GDRFAB_WAIT_NONE | GDRFAB_WAIT_UNSPEC => Ok(false),
         GDRFAB_WAIT_FD => Ok(true),
-        n => Err(Error::invalid(format!("attr->wait_obj: {n}; GDRFAB_WAIT_NONE, UNSPEC or FD"))),
+        n => Err(Error::invalid(format!("attr->wait_obj: {n}, must be GDRFAB_WAIT_NONE, UNSPEC or FD"))),
     }
 }
 
@@ -321,11 +321,11 @@ pub unsafe extern "C" fn gdrfab_cq_open(
                 GDRFAB_CQ_FORMAT_MSG => CqFormat::Msg,
                 GDRFAB_CQ_FORMAT_DATA => CqFormat::Data,
                 GDRFAB_CQ_FORMAT_TAGGED => CqFormat::Tagged,
-                n => return Err(Error::invalid(format!("attr->format: {n}; GDRFAB_CQ_FORMAT_CONTEXT, MSG, DATA or TAGGED"))),
+                n => return Err(Error::invalid(format!("attr->format: {n}, must be GDRFAB_CQ_FORMAT_CONTEXT, MSG, DATA or TAGGED"))),
             };
         }
         if size > CQ_SIZE_MAX {
-            return Err(Error::invalid(format!("attr->size: {size}, at most {CQ_SIZE_MAX}")));
+            return Err(Error::invalid(format!("attr->size: {size}, must be at most {CQ_SIZE_MAX}")));
         }
         let opened = fabric::Cq::open(&domain, size, format, fd)?;
         opened.context.set(context as usize);

@@ -93,7 +93,7 @@ unsafe fn value<T: Copy>(from: *const c_void, len: usize) -> Result<T> {
         return Err(null("optval"));
     }
     if len != size_of::<T>() {
-        return Err(Error::invalid(format!("optlen: {len}, this option has {} bytes", size_of::<T>())));
+        return Err(Error::invalid(format!("optlen: {len}, must be the {} bytes of this option", size_of::<T>())));
     }
     // SAFETY: the caller says that `len` bytes are readable, and the size was checked.
     Ok(unsafe { from.cast::<T>().read_unaligned() })
@@ -116,14 +116,14 @@ unsafe fn text(from: *const c_void, len: usize) -> Result<String> {
         return Err(null("optval"));
     }
     if len > TEXT_MAX {
-        return Err(Error::invalid(format!("optlen: {len}, a text has at most {TEXT_MAX} bytes")));
+        return Err(Error::invalid(format!("optlen: {len}, must be at most {TEXT_MAX} bytes of text")));
     }
     // SAFETY: the caller says that `len` bytes are readable.
     let bytes = unsafe { std::slice::from_raw_parts(from.cast::<u8>(), len) };
     let bytes = bytes.strip_suffix(&[0]).unwrap_or(bytes);
     match std::str::from_utf8(bytes) {
         Ok(text) if !text.contains('\0') => Ok(text.to_string()),
-        _ => Err(Error::invalid("optval: no text of UTF-8, or a NUL in the middle of it")),
+        _ => Err(Error::invalid("optval: not UTF-8 text, or text with a NUL inside")),
     }
 }
 
@@ -132,7 +132,7 @@ fn coop(n: u32) -> Result<Coop> {
 }
 
 fn paths(bits: u64) -> Result<Paths> {
-    Paths::from_bits(bits).ok_or_else(|| Error::invalid(format!("optval: {bits:#x} are no GDRFAB_PATH_*")))
+    Paths::from_bits(bits).ok_or_else(|| Error::invalid(format!("optval: {bits:#x} are not GDRFAB_PATH_* bits")))
 }
 
 fn effort(optname: c_int) -> Option<Effort> {
@@ -146,7 +146,7 @@ fn effort(optname: c_int) -> Option<Effort> {
 }
 
 fn unknown(optname: c_int) -> Error {
-    Error::new(errno::ENOPROTOOPT, format!("optname: {optname} is no option that can be used so"))
+    Error::new(errno::ENOPROTOOPT, format!("optname: {optname} is not an option that this call supports"))
 }
 
 /// Sets an option. Mirrors fi_setopt.

@@ -259,7 +259,7 @@ pub unsafe extern "C" fn gdrfab_readv(
 pub unsafe extern "C" fn gdrfab_readmsg(ep: *mut gdrfab_ep, msg: *const gdrfab_msg_rma, flags: u64) -> ssize_t {
     let never = flags & (GDRFAB_REMOTE_CQ_DATA | GDRFAB_INJECT);
     if never != 0 {
-        return posting(|| Err(Error::new(GDRFAB_EBADFLAGS, format!("flags: {never:#x} have no meaning for a read"))));
+        return posting(|| Err(Error::new(GDRFAB_EBADFLAGS, format!("flags: {never:#x} are not flags of reads"))));
     }
     // SAFETY: the C caller says that the handle is open, and that the buffers stay until the completion.
     posting(|| unsafe { message(ep, Dir::Read, msg, flags) })

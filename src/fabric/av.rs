@@ -72,7 +72,7 @@ fn named(node: Option<&str>, service: &str) -> Result<Name> {
     if service.starts_with(av::SCHEME) {
         return match node {
             None => service.parse(),
-            Some(_) => Err(Error::invalid("node: not with a service that is a whole address")),
+            Some(_) => Err(Error::invalid("node: must be NULL if service is a whole address")),
         };
     }
     let digits = service.bytes().all(|b| b.is_ascii_digit());

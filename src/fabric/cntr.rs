@@ -127,7 +127,7 @@ impl Cntr {
     /// The error of a wait whose time is over.
     #[cold]
     pub fn too_late(&self, threshold: u64, timeout_ms: i32) -> Error {
-        Error::new(errno::ETIMEDOUT, format!("cntr: {} of {threshold} after {timeout_ms} ms", self.counter.value.get()))
+        Error::new(errno::ETIMEDOUT, format!("cntr: reached {} of {threshold} in {timeout_ms} ms", self.counter.value.get()))
     }
 
     pub fn fd(&self) -> Result<i32> {

@@ -55,16 +55,16 @@ impl Endpoint {
         super::info::check(info)?;
         domain.origin.check(info)?;
         if domain.connectionless != (info.ep_type == EP_RDM) {
-            return Err(Error::invalid(format!("info->ep_type: {}; the domain was opened with the info of another type", info.ep_type)));
+            return Err(Error::invalid(format!("info->ep_type: {}, but the domain was opened with another type", info.ep_type)));
         }
         if domain.matched != info.is_matched() {
-            let words = "info->caps: GDRFAB_TAGGED and GDRFAB_MULTI_RECV of endpoint and domain go together";
+            let words = "info->caps: GDRFAB_TAGGED and GDRFAB_MULTI_RECV must be the same for endpoint and domain";
             return Err(Error::fixed(errno::EINVAL, words));
         }
         let request = match info.request {
             None => None,
             Some(id) => Some(requests::take(id).ok_or_else(|| {
-                Error::invalid("info->handle: no such connection request: answered already, or its passive endpoint is closed")
+                Error::invalid("info->handle: unknown connection request: answered already, or its passive endpoint was closed")
             })?),
         };
         let ep = Arc::new(Endpoint {
@@ -111,7 +111,7 @@ impl Endpoint {
         if bits & !known != 0 || bits & (flags::SEND | flags::RECV) == 0 {
             return Err(Error::new(
                 errno::EBADFLAGS,
-                format!("flags: {bits:#x}; GDRFAB_TRANSMIT, GDRFAB_RECV or both, and GDRFAB_SELECTIVE_COMPLETION"),
+                format!("flags: {bits:#x}, must be GDRFAB_TRANSMIT, GDRFAB_RECV or both, perhaps with GDRFAB_SELECTIVE_COMPLETION"),
             ));
         }
         if !Arc::ptr_eq(cq.domain(), &self.domain) {
@@ -142,12 +142,14 @@ impl Endpoint {
         self.domain.owner.check()?;
         let known = flags::SEND | flags::RECV | flags::READ | flags::WRITE | flags::REMOTE_WRITE;
         if bits & !known == flags::REMOTE_READ {
-            let words =
-                "flags: GDRFAB_REMOTE_READ: a peer's read, over mapped memory or by a card, passes no CPU of this side, so none is counted";
+            let words = "flags: GDRFAB_REMOTE_READ: peers' reads cannot be counted, because they can bypass this side's CPU";
             return Err(Error::fixed(errno::EOPNOTSUPP, words));
         }
         if bits == 0 || bits & !known != 0 {
-            return Err(Error::new(errno::EBADFLAGS, format!("flags: {bits:#x}; any of GDRFAB_SEND, RECV, READ, WRITE, REMOTE_WRITE")));
+            return Err(Error::new(
+                errno::EBADFLAGS,
+                format!("flags: {bits:#x}, must be one or more of GDRFAB_SEND, RECV, READ, WRITE, REMOTE_WRITE"),
+            ));
         }
         if !Arc::ptr_eq(cntr.domain(), &self.domain) {
             return Err(Error::invalid("cntr: belongs to another domain than the endpoint"));
@@ -218,7 +220,10 @@ impl Endpoint {
         self.check_data(data)?;
         let taken = self.request.lock().take();
         let Some(request) = taken else {
-            return Err(Error::new(errno::EOPBADSTATE, "ep: was not opened from a connection request (info->handle), or has answered it"));
+            return Err(Error::new(
+                errno::EOPBADSTATE,
+                "ep: not opened from a connection request (info->handle), or the request was answered already",
+            ));
         };
         self.prov().accept(request, data).map_err(|e| match e.is_of_gone_peer() {
             true => Error::coded(errno::ECONNRESET, Code::PeerGone, format!("the peer is gone: {}", e.words)),

@@ -62,7 +62,7 @@ pub fn explain(iface: Iface) -> String {
         let _ = writeln!(text, "    IPC: {}", verdict(&facts.ipc));
         let peers: Vec<String> = facts.peers.iter().map(u32::to_string).collect();
         let links = if peers.is_empty() { "no other device".to_string() } else { format!("device {}", peers.join(", ")) };
-        let _ = writeln!(text, "    copies without the host to and from: {links}");
+        let _ = writeln!(text, "    direct copies to and from: {links}");
     }
     text
 }
@@ -130,7 +130,7 @@ pub fn export_dmabuf(addr: u64, len: u64, pcie: bool) -> Result<DmaBuf> {
         Some(end) if end <= made.len && made.offset <= addr => Ok(made),
         _ => Err(Error::new(
             errno::EIO,
-            format!("{name}: the driver exported {} bytes, which do not hold the {len} from byte {}", made.len, made.offset),
+            format!("{name}: the driver exported {} bytes, too few for {len} bytes at offset {}", made.len, made.offset),
         )),
     }
 }

@@ -73,7 +73,11 @@ pub(super) fn provider(info: &Info) -> Result<&'static dyn Provider> {
 /// Checks the fields of an info with which the caller opens an object.
 pub(crate) fn check(info: &Info) -> Result<()> {
     let within = |what: &str, value: u32, known: &[u32]| {
-        if known.contains(&value) { Ok(()) } else { Err(Error::invalid(format!("info->{what}: {value}, this provider knows {known:?}"))) }
+        if known.contains(&value) {
+            Ok(())
+        } else {
+            Err(Error::invalid(format!("info->{what}: {value}, this provider supports {known:?}")))
+        }
     };
     within("ep_type", info.ep_type, &[0, EP_MSG, EP_RDM])?;
     within("threading", info.threading, &[0, THREAD_SAFE, THREAD_DOMAIN])?;
@@ -87,7 +91,7 @@ pub(crate) fn check(info: &Info) -> Result<()> {
         return Err(Error::fixed(errno::EINVAL, "info->rx_op_flags: GDRFAB_MULTI_RECV needs an endpoint opened with that capability"));
     }
     match &info.reason {
-        Some(_) => Err(Error::invalid("info: this candidate was left out; its reason says why")),
+        Some(_) => Err(Error::invalid("info: this candidate cannot be used; info->reason says why")),
         None => Ok(()),
     }
 }
@@ -111,7 +115,7 @@ fn one_of(name: &str, want: u32, offers: &[u32]) -> Result<()> {
 /// Refuses a candidate with another name than the hints have.
 fn name(what: &str, want: &Option<String>, offer: &Option<String>) -> Result<()> {
     match (want, offer) {
-        (Some(w), Some(o)) if w != o => Err(Error::new(errno::ENODATA, format!("hints->{what} asks for {w:?}, this is {o:?}"))),
+        (Some(w), Some(o)) if w != o => Err(Error::new(errno::ENODATA, format!("hints->{what} asks for {w:?}, this candidate has {o:?}"))),
         _ => Ok(()),
     }
 }
@@ -218,9 +222,10 @@ fn consider(info: &mut Info, hints: Option<&Info>) -> Result<()> {
     let unheeded = info.ep_type == EP_RDM && info.auth_key.is_some() && !provider(info)?.heeds_keys();
     match (&info.reason, hints) {
         (Some(e), _) => Err(e.clone()),
-        (None, _) if unheeded => {
-            Err(Error::fixed(errno::EOPNOTSUPP, "hints->auth_key: one of its lanes keeps nobody out who does not know the key"))
-        }
+        (None, _) if unheeded => Err(Error::fixed(
+            errno::EOPNOTSUPP,
+            "hints->auth_key: a provider of this set cannot authenticate a peer by a key; use tcp, or leave auth_key NULL",
+        )),
         (None, Some(h)) => fit(info, h),
         (None, None) => Ok(()),
     }
@@ -274,7 +279,7 @@ pub fn getinfo(node: Option<&str>, service: Option<&str>, asked: u64, hints: Opt
             }
             None => Error::new(
                 errno::ENODATA,
-                format!("hints->prov_name: there are no connectionless endpoints over {asked:?}, but over {}", config::SETS.join(", ")),
+                format!("hints->prov_name: no connectionless endpoints over {asked:?}, but over {}", config::SETS.join(", ")),
             ),
         });
     }

@@ -36,7 +36,9 @@ impl Pep {
         super::info::check(info)?;
         fabric.origin.check(info)?;
         if info.ep_type == EP_RDM {
-            return Err(Error::invalid("info->ep_type: a connectionless endpoint listens by itself, and needs no passive one"));
+            return Err(Error::invalid(
+                "info->ep_type: connectionless endpoints need no passive endpoint; they accept peers by themselves",
+            ));
         }
         let inner = PassiveEndpoint::new(super::info::provider(info)?.open_listener(info)?, context);
         fabric.users.add(Kind::PassiveEndpoint);
@@ -69,10 +71,9 @@ impl Pep {
     pub fn reject(&self, id: RequestId, data: &[u8]) -> Result<()> {
         self.fabric.owner.check()?;
         check_data(data, self.prov.cm_data_size())?;
-        let request = requests::take_of(std::ptr::from_ref(self) as usize, id).ok_or_else(|| {
-            Error::invalid("handle: no such connection request of this passive endpoint: answered already, another's, or never made")
-        })?;
-        crate::log!(Debug, "pep {self:p}: rejects {}", request.from());
+        let request = requests::take_of(std::ptr::from_ref(self) as usize, id)
+            .ok_or_else(|| Error::invalid("handle: unknown connection request: answered already, or of another passive endpoint"))?;
+        crate::log!(Debug, "pep {self:p}: rejecting {}", request.from());
         match request.reject(data) {
             Err(e) if e.is_of_gone_peer() => Ok(()),
             rejected => rejected,
@@ -100,7 +101,7 @@ impl Pep {
     pub(crate) fn progress(&self, before: impl FnOnce()) {
         let requests = self.prov.poll();
         if !requests.is_empty() {
-            requests.iter().for_each(|r| crate::log!(Debug, "pep {:p}: {} asks to connect", self, r.from()));
+            requests.iter().for_each(|r| crate::log!(Debug, "pep {:p}: connection request from {}", self, r.from()));
             before();
             self.prov.announce(requests);
         }

@@ -58,7 +58,7 @@ impl Allocations {
     pub fn free(&self, addr: usize, covering: impl FnOnce(u64, u64) -> usize) -> Result<()> {
         let mut memory = self.list.lock();
         let Some(HostAllocation { map, .. }) = memory.get(&addr) else {
-            return Err(Error::invalid(format!("addr: {addr:#x} is not an address that mem_alloc of this domain gave")));
+            return Err(Error::invalid(format!("addr: {addr:#x} is not an address that gdrfab_mem_alloc() of this domain returned")));
         };
         match covering(addr as u64, map.len() as u64) {
             0 => {

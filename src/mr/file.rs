@@ -56,7 +56,7 @@ pub fn size_of(fd: BorrowedFd<'_>) -> Result<u64> {
 /// Checks a range of a file of `size` bytes. Returns the address that peers use for the range's first byte.
 pub fn base_of(offset: u64, len: usize, size: u64, base_addr: u64) -> Result<u64> {
     if offset.checked_add(len as u64).is_none_or(|end| end > size) {
-        return Err(Error::invalid(format!("dmabuf->offset {offset} + len {len} lie beyond the file's {size} bytes")));
+        return Err(Error::invalid(format!("dmabuf->offset {offset} + len {len} reach beyond the file's {size} bytes")));
     }
     base_addr
         .checked_add(offset)

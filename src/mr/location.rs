@@ -68,7 +68,7 @@ pub fn refuse_device_memory(iovs: &[Iov]) -> Result<()> {
             {
                 let name = up.iface().name();
                 return Err(Error::invalid(format!(
-                    "attr->iface: iov[{i}] is {} memory of {name} device {}, not host memory; say GDRFAB_HMEM_{} or GDRFAB_HMEM_AUTO",
+                    "attr->iface: iov[{i}] is {} memory of {name} device {}, not host memory; set GDRFAB_HMEM_{} or GDRFAB_HMEM_AUTO",
                     found.kind.name(),
                     found.device,
                     name.to_uppercase()
@@ -93,7 +93,10 @@ pub fn each_allocation(up: &dyn Interface, site: Site, iovs: &[Iov], mut each: i
                 )));
             }
             if *kind.get_or_insert(of.kind) != of.kind {
-                return Err(Error::invalid(format!("iov[{i}]: {} memory at {at:#x} amid memory of another kind", of.kind.name())));
+                return Err(Error::invalid(format!(
+                    "iov[{i}]: {} memory at {at:#x} beside memory of another kind; use a region for each",
+                    of.kind.name()
+                )));
             }
             each(iov, at, &of);
             at = of.end();

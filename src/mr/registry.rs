@@ -160,7 +160,8 @@ impl<R: HasRegion, const BITS: u32> Registry<R, BITS> {
         Error::new(
             errno::ENOKEY,
             format!(
-                "requested_key: {key:#x} already names a region of this domain, whose keys its user chooses (info->mr_mode lacks GDRFAB_MR_PROV_KEY)"
+                "requested_key: {key:#x} is already the key of a region of this domain; choose another (info->mr_mode lacks \
+                 GDRFAB_MR_PROV_KEY)"
             ),
         )
     }

@@ -281,7 +281,7 @@ pub fn check(pieces: &[Iov], datatype: Datatype) -> Result<()> {
     match pieces.iter().any(|p| !p.addr().is_multiple_of(size) || !p.len().is_multiple_of(size)) {
         false => Ok(()),
         true => {
-            let words = "the memory behind the remote address is not aligned to the elements, or one lies across two pieces of it";
+            let words = "the memory behind the remote address is not aligned to the elements, or an element crosses two of its pieces";
             Err(Error::coded(errno::EINVAL, Code::Bounds, words))
         }
     }
@@ -344,7 +344,11 @@ pub fn probe(piece: Iov, write: bool) -> Result<()> {
         let refused = std::io::Error::last_os_error().raw_os_error().filter(|_| rc < 0);
         // EAGAIN means that the kernel has read the word, and that it has another value.
         if refused.is_some_and(|e| e != if write { libc::ENOSYS } else { libc::EAGAIN }) {
-            return Err(Error::coded(errno::EFAULT, Code::Fault, "memory of a region is not there, or may not be used so"));
+            return Err(Error::coded(
+                errno::EFAULT,
+                Code::Fault,
+                "memory of a region is not mapped, or not with the access that the operation needs",
+            ));
         }
     }
     Ok(())

@@ -82,7 +82,7 @@ impl Poller {
         if ns.is_none() && !self.timed.load(Ordering::Relaxed) {
             return Ok(());
         }
-        let timer = self.timer.as_ref().ok_or(Error::fixed(errno::EINVAL, "a wait object that was made without a timer"))?;
+        let timer = self.timer.as_ref().ok_or(Error::fixed(errno::EINVAL, "internal error: the wait object has no timer"))?;
         self.timed.store(ns.is_some(), Ordering::Relaxed);
         let ns = ns.map_or(0, |n| n.max(1));
         let value = Timespec { tv_sec: (ns / 1_000_000_000) as _, tv_nsec: (ns % 1_000_000_000) as _ };

@@ -28,12 +28,12 @@ pub fn keep_from_children(fd: BorrowedFd<'_>) {
         // SAFETY: the handler makes only calls that are allowed in the child of a process with threads.
         let rc = unsafe { libc::pthread_atfork(None, None, Some(drop_sockets_in_child)) };
         if rc != 0 {
-            crate::log!(Warn, "children will inherit sockets: pthread_atfork is {rc}");
+            crate::log!(Warn, "forked children will inherit sockets: pthread_atfork returned {rc}");
         }
     });
     let number = fd.as_raw_fd() as usize;
     let Some(table) = SOCKETS.get(number / TABLE_LEN).and_then(table_for) else {
-        return crate::log!(Warn, "children will inherit a socket: no memory to note descriptor {number}");
+        return crate::log!(Warn, "forked children will inherit a socket: no memory to record descriptor {number}");
     };
     if let (Some(slot), Ok(facts)) = (table.get(number % TABLE_LEN), rustix::fs::fstat(fd)) {
         slot.store(facts.st_ino, Ordering::Relaxed);

@@ -129,7 +129,7 @@ pub fn run_isolated<F: FnOnce()>(f: F) -> Result<()> {
     {}
     match job.is_done.load(Ordering::Acquire) {
         true => Ok(()),
-        false => Err(Error::coded(errno::EFAULT, Code::Fault, "memory of a region is not there any more: its file was shortened")),
+        false => Err(Error::coded(errno::EFAULT, Code::Fault, "memory of a region no longer exists: its file was shortened")),
     }
 }
 

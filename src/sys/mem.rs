@@ -69,11 +69,11 @@ mod place {
     }
 
     pub fn find(len: usize) -> Result<(*mut c_void, MapFlags)> {
-        let whole = whole(len).ok_or(Error::fixed(errno::ENOMEM, "more than an address space"))?;
+        let whole = whole(len).ok_or(Error::fixed(errno::ENOMEM, "the length exceeds the address space"))?;
         let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
         // SAFETY: a new mapping at an address that the kernel chooses.
         let at = unsafe { rustix::mm::mmap_anonymous(std::ptr::null_mut(), whole, ProtFlags::empty(), flags) };
-        let at = at.map_err(|e| Error::os("finding a place between guards", e))?;
+        let at = at.map_err(|e| Error::os("reserving address space between guard pages", e))?;
         Ok((at.wrapping_byte_add(page_size()), MapFlags::FIXED))
     }
 
@@ -160,8 +160,8 @@ impl Mapping {
     ///
     /// The file must have at least all these bytes, for ever.
     pub fn again(&self, from: usize, len: usize) -> Result<Mapping> {
-        let doing = |e| not_mapped(format_args!("mapping {len} bytes of shared memory once more"), e);
-        let whole = from.checked_add(len).ok_or(Error::fixed(errno::ENOMEM, "more than an address space"))?;
+        let doing = |e| not_mapped(format_args!("mapping {len} bytes of shared memory a second time"), e);
+        let whole = from.checked_add(len).ok_or(Error::fixed(errno::ENOMEM, "the length exceeds the address space"))?;
         // SAFETY: an old size of 0 leaves the old mapping unchanged, and makes another one at a place that the kernel
         // chooses.
         let at = unsafe { rustix::mm::mremap(self.addr.as_ptr().cast(), 0, whole, rustix::mm::MremapFlags::MAYMOVE) }.map_err(doing)?;
@@ -259,7 +259,7 @@ fn set_size(fd: BorrowedFd<'_>, len: usize) -> Result<()> {
     let cut = signals::without_signal(|| unsafe { libc::ftruncate(fd.as_raw_fd(), len as libc::off_t) } as isize);
     match cut.map_err(|e| e.raw_os_error().unwrap_or(errno::EIO)) {
         Ok(_) => Ok(()),
-        Err(errno::EFBIG) => Err(Error::fixed(errno::EFBIG, "more than this process's files may have (RLIMIT_FSIZE, ulimit -f)")),
+        Err(errno::EFBIG) => Err(Error::fixed(errno::EFBIG, "the file would exceed RLIMIT_FSIZE (ulimit -f)")),
         Err(e) => Err(Error::new(e, errno::words(e))),
     }
 }
@@ -278,7 +278,7 @@ pub struct FileId {
 
 /// Identity and size of an open file.
 pub fn file_id(fd: BorrowedFd<'_>) -> Result<(FileId, u64)> {
-    let st = rustix::fs::fstat(fd).map_err(|e| Error::os("looking at a file descriptor", e))?;
+    let st = rustix::fs::fstat(fd).map_err(|e| Error::os("examining a file descriptor", e))?;
     let mut size = st.st_size.max(0) as u64;
     if size == 0 && is_dmabuf(fd) {
         // lseek is the only call that returns a dma-buf's size.
@@ -320,7 +320,7 @@ pub fn make_mappable(fd: BorrowedFd<'_>) -> Mappable {
         return Mappable::Yes;
     }
     if rustix::fs::fcntl_get_seals(fd).is_ok() && system != TMPFS {
-        return Mappable::No("the memfd is of huge pages (MFD_HUGETLB), and one that the kernel lacks would kill a peer that maps it");
+        return Mappable::No("the memfd has huge pages (MFD_HUGETLB); if the kernel ran out of them, a peer that maps it would be killed");
     }
     match rustix::fs::fcntl_get_seals(fd) {
         Err(_) => Mappable::No("the file cannot be sealed (not a memfd or dma-buf), so its owner could shrink it under a peer's mapping"),
@@ -358,7 +358,7 @@ pub fn check_peer_file(fd: BorrowedFd<'_>, need: u64) -> Result<()> {
 
 fn check_file_of(fd: BorrowedFd<'_>, system: u64, need: u64) -> Result<()> {
     if system != TMPFS {
-        return Err(Error::fixed(errno::EPROTO, "the peer offered a file that is no memfd of base pages"));
+        return Err(Error::fixed(errno::EPROTO, "the peer offered a file that is not a memfd of base pages"));
     }
     if !is_sealed(fd) {
         return Err(Error::fixed(errno::EPROTO, "the peer offered a file that can shrink under our mapping"));

@@ -56,14 +56,14 @@ fn directory(path: &str) -> &Path {
 
 /// Device and inode of a directory.
 pub fn directory_id(directory: &str) -> Result<(u64, u64)> {
-    let st = rustix::fs::stat(directory).map_err(|e| Error::os(format_args!("looking at the directory {directory}"), e))?;
+    let st = rustix::fs::stat(directory).map_err(|e| Error::os(format_args!("examining the directory {directory}"), e))?;
     Ok(identity(&st))
 }
 
 /// True if any user may create files in the directory of `path`.
 pub fn is_open_to_all(path: &str) -> Result<bool> {
     let of = directory(path);
-    let st = rustix::fs::stat(of).map_err(|e| Error::os(format_args!("looking at the directory {}", of.display()), e))?;
+    let st = rustix::fs::stat(of).map_err(|e| Error::os(format_args!("examining the directory {}", of.display()), e))?;
     Ok(st.st_mode & 0o002 != 0)
 }
 
@@ -95,7 +95,7 @@ impl DirEntry {
         match rustix::fs::statat(&self.dir, &self.name, AtFlags::SYMLINK_NOFOLLOW) {
             Ok(st) => Ok(Some(st)),
             Err(Errno::NOENT) => Ok(None),
-            Err(e) => Err(Error::os(format_args!("looking at {}", self.path), e)),
+            Err(e) => Err(Error::os(format_args!("examining {}", self.path), e)),
         }
     }
 
@@ -127,7 +127,7 @@ impl<'a> PrivateDir<'a> {
     const OLD: &'static str = "old";
 
     fn new(of: BorrowedFd<'a>) -> Result<PrivateDir<'a>> {
-        const DOING: &str = "making a directory for a socket";
+        const DOING: &str = "creating a directory for a socket";
         let mut random = [0; 8];
         process::random(&mut random)?;
         let name = OsString::from(format!(".gdrfab-{:016x}", u64::from_ne_bytes(random)));
@@ -136,7 +136,7 @@ impl<'a> PrivateDir<'a> {
         let st = rustix::fs::fstat(&private_dir.dir).map_err(|e| Error::os(DOING, e))?;
         // Another member of the directory's group may have replaced it by a directory of its own.
         if st.st_uid != process::euid() || st.st_mode & 0o077 != 0 {
-            return Err(Error::fixed(errno::EACCES, "another user exchanged the directory that was made for a socket"));
+            return Err(Error::fixed(errno::EACCES, "another user replaced the directory that was created for a socket"));
         }
         Ok(private_dir)
     }
@@ -149,7 +149,7 @@ impl<'a> PrivateDir<'a> {
 
     fn identity_of(&self, name: &str) -> Result<(u64, u64)> {
         let st = rustix::fs::statat(&self.dir, name, AtFlags::SYMLINK_NOFOLLOW);
-        st.map(|st| identity(&st)).map_err(|e| Error::os("looking at a socket", e))
+        st.map(|st| identity(&st)).map_err(|e| Error::os("examining a socket", e))
     }
 
     /// Moves the socket to its path. False: the path is taken.
@@ -162,7 +162,7 @@ impl<'a> PrivateDir<'a> {
         match moved {
             Ok(()) => Ok(true),
             Err(Errno::EXIST) => Ok(false),
-            Err(e) => Err(Error::os(format_args!("putting a socket at {}", entry.path), e)),
+            Err(e) => Err(Error::os(format_args!("creating a socket at {}", entry.path), e)),
         }
     }
 
@@ -179,7 +179,7 @@ impl<'a> PrivateDir<'a> {
             return Ok(());
         }
         rustix::fs::renameat_with(&self.dir, Self::OLD, &entry.dir, &entry.name, RenameFlags::NOREPLACE)
-            .map_err(|e| Error::os(format_args!("putting back what another listener has put at {}", entry.path), e))
+            .map_err(|e| Error::os(format_args!("restoring the socket of another listener at {}", entry.path), e))
     }
 }
 
@@ -203,25 +203,25 @@ fn address_of(file: &OwnedFd) -> Result<SocketAddrUnix> {
 /// Makes a path free for a listener: removes the socket there if it is this user's and no one listens on it.
 fn remove_dead_socket(entry: &DirEntry, private_dir: &PrivateDir) -> Result<()> {
     let path = &entry.path;
-    let taken = |what: &str| Err(Error::new(errno::EADDRINUSE, format!("listening on {path}: {what}; it is left alone")));
+    let taken = |what: &str| Err(Error::new(errno::EADDRINUSE, format!("listening on {path}: {what}; remove it or choose another path")));
     let file = match open_at(entry.dir.as_fd(), &entry.name, OFlags::PATH | OFlags::NOFOLLOW) {
         Ok(file) => file,
         Err(Errno::NOENT) => return Ok(()),
-        Err(e) => return Err(Error::os(format_args!("looking at {path}"), e)),
+        Err(e) => return Err(Error::os(format_args!("examining {path}"), e)),
     };
-    let st = rustix::fs::fstat(&file).map_err(|e| Error::os(format_args!("looking at {path}"), e))?;
+    let st = rustix::fs::fstat(&file).map_err(|e| Error::os(format_args!("examining {path}"), e))?;
     match FileType::from_raw_mode(st.st_mode) {
         FileType::Socket => {}
-        FileType::Symlink => return taken("a symbolic link is there"),
-        _ => return taken("a file that is no socket is there"),
+        FileType::Symlink => return taken("a symbolic link exists there"),
+        _ => return taken("a file exists there that is not a socket"),
     }
     if st.st_uid != process::euid() {
-        return taken(&format!("a socket of user {} is there", st.st_uid));
+        return taken(&format!("a socket of user {} exists there", st.st_uid));
     }
     match rustix::net::connect(fresh()?, &address_of(&file)?) {
         Err(Errno::CONNREFUSED) => private_dir.remove_socket(entry, identity(&st)),
-        Ok(()) | Err(Errno::AGAIN) => Err(Error::new(errno::EADDRINUSE, format!("listening on {path}: somebody listens there"))),
-        Err(e) => taken(&format!("a socket of another kind is there ({e})")),
+        Ok(()) | Err(Errno::AGAIN) => Err(Error::new(errno::EADDRINUSE, format!("listening on {path}: another listener uses this path"))),
+        Err(e) => taken(&format!("a socket of another kind exists there ({e})")),
     }
 }
 
@@ -247,7 +247,7 @@ pub fn listen(path: &str, backlog: i32, open: bool) -> Result<(OwnedFd, BoundPat
         }
         remove_dead_socket(&entry, &private_dir)?;
     }
-    Err(Error::new(errno::EADDRINUSE, format!("listening on {path}: others put sockets there over and over")))
+    Err(Error::new(errno::EADDRINUSE, format!("listening on {path}: other processes keep creating sockets there")))
 }
 
 /// Connects to the listener at `path`. A symbolic link is not followed.
@@ -255,11 +255,11 @@ pub fn connect(path: &str) -> Result<Connect> {
     let refused = |why: &str| Err(Error::new(errno::ECONNREFUSED, format!("connecting to {path}: {why}")));
     let file = match open_at(CWD, OsStr::new(path), OFlags::PATH | OFlags::NOFOLLOW) {
         Ok(file) => file,
-        Err(rustix::io::Errno::NOENT) => return refused("nothing is there (in this mount namespace)"),
+        Err(rustix::io::Errno::NOENT) => return refused("the path does not exist (in this mount namespace)"),
         Err(e) => return Err(Error::os(format_args!("connecting to {path}"), e)),
     };
     let st = rustix::fs::fstat(&file).map_err(|e| Error::os(format_args!("connecting to {path}"), e))?;
-    let no_socket = |what: &str| Err(Error::new(errno::ENOTSOCK, format!("connecting to {path}: {what} is there, and no socket")));
+    let no_socket = |what: &str| Err(Error::new(errno::ENOTSOCK, format!("connecting to {path}: this is {what} and not a socket")));
     match FileType::from_raw_mode(st.st_mode) {
         FileType::Socket => {}
         FileType::Symlink => return no_socket("a symbolic link"),
@@ -293,7 +293,7 @@ mod tests {
         let path = format!("{folder}/s");
         let (fd, place) = listen(&path, 1, false).unwrap();
         assert!(matches!(connect(&path), Ok(Connect::Done(_))));
-        assert!(listen(&path, 1, false).is_err_and(|e| e.errno == errno::EADDRINUSE && e.words.contains("somebody listens")));
+        assert!(listen(&path, 1, false).is_err_and(|e| e.errno == errno::EADDRINUSE && e.words.contains("another listener")));
         // As if the listener had been killed.
         std::mem::forget(place);
         drop(fd);
@@ -317,7 +317,10 @@ mod tests {
         std::fs::write(&file, b"x").unwrap();
         for path in [&link, &file] {
             assert!(connect(path).is_err_and(|e| e.errno == errno::ENOTSOCK), "{path}");
-            assert!(listen(path, 1, false).is_err_and(|e| e.errno == errno::EADDRINUSE && e.words.contains("left alone")), "{path}");
+            assert!(
+                listen(path, 1, false).is_err_and(|e| e.errno == errno::EADDRINUSE && e.words.contains("choose another path")),
+                "{path}"
+            );
             assert!(std::fs::symlink_metadata(path).is_ok());
         }
         assert!(connect(&format!("{folder}/none")).is_err_and(|e| e.errno == errno::ECONNREFUSED));

@@ -215,7 +215,7 @@ pub fn barrier_register() -> bool {
 pub fn barrier_everywhere() -> Result<()> {
     if membarrier(MEMBARRIER_GLOBAL_EXPEDITED) != 0 {
         let e = std::io::Error::last_os_error().raw_os_error().unwrap_or(errno::EPERM);
-        return Err(Error::new(e, format!("membarrier(2), which had been permitted, is refused: {}", errno::words(e))));
+        return Err(Error::new(e, format!("membarrier(2) is refused, although it was permitted before: {}", errno::words(e))));
     }
     std::sync::atomic::fence(std::sync::atomic::Ordering::SeqCst);
     Ok(())

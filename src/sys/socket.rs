@@ -67,7 +67,7 @@ pub fn connect(name: &str) -> Result<Connect> {
         Ok(()) => Ok(Connect::Done(fd)),
         Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => Ok(Connect::Busy),
         Err(rustix::io::Errno::CONNREFUSED | rustix::io::Errno::NOENT) => {
-            Err(Error::new(errno::ECONNREFUSED, format!("nobody listens on {name:?} on this host (or only in another network namespace)")))
+            Err(Error::new(errno::ECONNREFUSED, format!("nothing listens on {name:?} on this host (or only in another network namespace)")))
         }
         Err(e) => Err(Error::os(format_args!("connecting to {name:?}"), e)),
     }
@@ -95,7 +95,7 @@ pub fn peer(fd: BorrowedFd<'_>) -> Result<(i32, u32)> {
         libc::getsockopt(std::os::fd::AsRawFd::as_raw_fd(&fd), libc::SOL_SOCKET, libc::SO_PEERCRED, (&raw mut cred).cast(), &raw mut len)
     };
     if rc != 0 {
-        return Err(Error::new(errno::EIO, "the kernel does not tell who the peer is (SO_PEERCRED)"));
+        return Err(Error::new(errno::EIO, "the kernel does not report the peer's process (SO_PEERCRED)"));
     }
     Ok((cred.pid, cred.uid))
 }
@@ -120,7 +120,7 @@ pub fn send(fd: BorrowedFd<'_>, packet: &[u8], fds: &[BorrowedFd<'_>]) -> Result
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
     let mut control = SendAncillaryBuffer::new(&mut space);
     if !fds.is_empty() && !control.push(SendAncillaryMessage::ScmRights(fds)) {
-        return Err(Error::fixed(errno::E2BIG, "too many descriptors for one packet"));
+        return Err(Error::fixed(errno::E2BIG, "internal error: too many descriptors for one packet"));
     }
     let mut left = SENDS;
     loop {
@@ -157,7 +157,7 @@ pub fn recv(fd: BorrowedFd<'_>, buf: &mut [u8]) -> Result<Received> {
 }
 
 pub fn too_long() -> Error {
-    Error::fixed(errno::EPROTO, "a packet of the peer is too long")
+    Error::fixed(errno::EPROTO, "the peer sent a packet that is too long")
 }
 
 /// Receives one packet. The flag is true if the packet was longer than `buf`.

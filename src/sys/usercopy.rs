@@ -72,7 +72,7 @@ fn check(n: isize, len: usize) -> Result<()> {
 }
 
 fn missing_page() -> Error {
-    Error::coded(errno::EFAULT, Code::Fault, "memory of a region is not there, or may not be used so")
+    Error::coded(errno::EFAULT, Code::Fault, "memory of a region is not mapped, or not with the access that the operation needs")
 }
 
 impl UserCopy {
@@ -190,7 +190,7 @@ impl GatherBuffer {
     pub fn gather(&mut self, at: usize, pieces: &[Iov]) -> Result<Moved> {
         let room = self.0.at.len().saturating_sub(at);
         if pieces.iter().map(Iov::len).sum::<usize>() > room {
-            return Err(Error::fixed(errno::EIO, "more pieces than there is room for"));
+            return Err(Error::fixed(errno::EIO, "internal error: more pieces than the buffer has room for"));
         }
         outcome(self.0.copy_in(at, pieces), "copying")
     }

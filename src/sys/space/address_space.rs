@@ -95,7 +95,7 @@ impl AddressSpace {
                 sent = populate::submit(&request)?;
             }
             if begun.elapsed() > if self.page_map().is_some() { GUARD_GLANCE } else { GUARD_WAIT } {
-                return Err(Error::fixed(errno::ETIMEDOUT, "the page by which the peer's memory is recognised does not come"));
+                return Err(Error::fixed(errno::ETIMEDOUT, "the page that identifies the peer's memory could not be read in time"));
             }
             std::thread::yield_now();
         }
@@ -199,7 +199,7 @@ impl AddressSpace {
             Ok(got) => {
                 let moved = got.saturating_sub(8);
                 if self.is_refused_by_kernel(how, &theirs[1..], moved) {
-                    let words = format!("{name} with process {}: the kernel copies this memory for no other process", self.pid);
+                    let words = format!("{name} with process {}: the kernel does not copy this memory between processes", self.pid);
                     return Err(Error::coded(errno::EFAULT, Code::Path, words));
                 }
                 Err(Error::new(

@@ -77,7 +77,7 @@ fn map() -> Result<usize> {
             return Ok(got as usize);
         }
         let e = std::io::Error::last_os_error();
-        let words = format!("mapping the page by which peers recognise this process: {e}");
+        let words = format!("mapping the page that identifies this process to peers: {e}");
         Err(Error::new(e.raw_os_error().unwrap_or(errno::ENOMEM), words))
     };
     let mut addr = 0;

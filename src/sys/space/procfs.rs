@@ -14,11 +14,11 @@ fn is_our_proc() -> bool {
 
 pub fn page_map(tid: i32) -> Result<OwnedFd> {
     if !is_our_proc() {
-        return Err(Error::fixed(errno::ENOENT, "/proc is not mounted for this pid namespace"));
+        return Err(Error::fixed(errno::ENOENT, "/proc is not mounted for this process's pid namespace"));
     }
     let map = std::fs::File::open(format!("/proc/{tid}/pagemap"))
         .map_err(|e| Error::new(e.raw_os_error().unwrap_or(errno::EIO), format!("opening the peer's page map: {e}")))?;
-    fd::own(map.into()).map_err(|e| Error::os("keeping the peer's page map", e))
+    fd::own(map.into()).map_err(|e| Error::os("duplicating the descriptor of the peer's page map", e))
 }
 
 /// The threads of a process, without the first.

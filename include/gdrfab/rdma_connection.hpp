@@ -192,7 +192,7 @@ public:
 	}
 	static RdmaStatus late()
 	{
-		return RdmaStatus(RdmaCode::Timeout, ETIMEDOUT, "no write of the peer's notified within the time limit");
+		return RdmaStatus(RdmaCode::Timeout, ETIMEDOUT, "no notifying write of the peer arrived within the time limit");
 	}
 
 	// A descriptor for the program's own event loop.
@@ -407,7 +407,7 @@ private:
 			notes_.push_back(note);
 		} else {
 			finish_all(Broken, RdmaStatus(RdmaCode::Broken, EOVERFLOW,
-						      "the peer notified more than a million times, and nobody waited"));
+						      "the peer notified more than a million times without a waitForWrite() here"));
 		}
 	}
 	// Called by the thread that reads the queues. Returns true if it found anything.

@@ -112,7 +112,7 @@ inline InfoPtr candidates(const DomainRequest &request, const std::string &addre
 	InfoPtr info(list);
 	// iWARP carries no data with writes.
 	if (info->cq_data_size == 0) {
-		why = std::string(info->domain_name) + ": carries no data with writes, so it cannot notify";
+		why = std::string(info->domain_name) + ": cannot send data with writes, so it cannot notify";
 		return nullptr;
 	}
 	return info;

@@ -79,7 +79,7 @@ public:
 			}
 		}
 		if (used_.load(std::memory_order_relaxed) == 0)
-			throw RdmaError(error_, "RdmaMemory: no provider takes this memory\n" + refused_);
+			throw RdmaError(error_, "RdmaMemory: no provider can register this memory\n" + refused_);
 	}
 
 	template <typename Each> void each(Each use)
@@ -143,7 +143,7 @@ private:
 	void *add(const std::shared_ptr<Domain> &domain)
 	{
 		if (closed_)
-			throw std::invalid_argument("view: its RdmaMemory is gone");
+			throw std::invalid_argument("view: its RdmaMemory was destroyed");
 		const size_t n = used_.load(std::memory_order_relaxed);
 		for (size_t i = 0; i < n; i++)
 			if (slots_[i].made.domain == domain)
@@ -239,7 +239,7 @@ public:
 		if (len == 0)
 			throw std::invalid_argument("RdmaMemory: len is 0");
 		if (len > UINTPTR_MAX - reinterpret_cast<uintptr_t>(buf))
-			throw std::invalid_argument("RdmaMemory: buf and len go beyond the address space");
+			throw std::invalid_argument("RdmaMemory: buf plus len exceeds the address space");
 		if (device < -1)
 			throw std::invalid_argument("RdmaMemory: device " + std::to_string(device) + "; -1 is the host");
 		if (device >= 0)
@@ -371,7 +371,7 @@ private:
 		place.struct_size = sizeof place;
 		detail::check("gdrfab_hmem_detect", gdrfab_hmem_detect(buf, len, &place));
 		if (place.iface == GDRFAB_HMEM_SYSTEM || place.kind == GDRFAB_HMEM_KIND_HOST)
-			throw std::invalid_argument("RdmaMemory: buf is no memory of an accelerator; device -1 is the host");
+			throw std::invalid_argument("RdmaMemory: buf is not memory of an accelerator; use device -1 for host memory");
 		if (place.device != static_cast<uint32_t>(device))
 			throw std::invalid_argument("RdmaMemory: buf is memory of device " + std::to_string(place.device) +
 						    ", not of " + std::to_string(device));
@@ -395,7 +395,7 @@ private:
 	{
 		const uintptr_t at = reinterpret_cast<uintptr_t>(ptr), base = reinterpret_cast<uintptr_t>(data());
 		if (at < base)
-			throw std::out_of_range(std::string(what) + ": ptr lies before the memory");
+			throw std::out_of_range(std::string(what) + ": ptr lies before the registered memory");
 		check_range(what, at - base, len);
 		return at - base;
 	}

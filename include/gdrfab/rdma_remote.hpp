@@ -80,7 +80,7 @@ private:
 			}
 		}
 		if (!placed || key->keys.empty() || key->len > UINTPTR_MAX - key->base)
-			throw std::invalid_argument("accessKey: without keys, or without a range");
+			throw std::invalid_argument("accessKey: contains no keys, or no range");
 		return key;
 	}
 	const Key &key() const

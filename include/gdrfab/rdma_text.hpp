@@ -87,9 +87,9 @@ public:
 		};
 		const std::string start = std::string(kind) + ":";
 		if (text.compare(0, start.size(), start) != 0)
-			throw bad("does not begin as one");
+			throw bad("is not text of this kind");
 		if (text.compare(0, start.size() + 2, start + "1;") != 0)
-			throw bad("of a version that is unknown here");
+			throw bad("has an unknown version");
 		const size_t end = text.rfind(';') + 1;
 		if (text.substr(end) != hex(fnv(text.substr(0, end))))
 			throw bad("cut short or changed on its way (the checksum is wrong)");
@@ -119,7 +119,7 @@ public:
 	static uint64_t number(const char *argument, const std::string &digits)
 	{
 		if (digits.empty() || digits.size() > 16 || digits.find_first_not_of("0123456789abcdef") != std::string::npos)
-			throw std::invalid_argument(std::string(argument) + ": \"" + digits.substr(0, 20) + "\" is no number");
+			throw std::invalid_argument(std::string(argument) + ": \"" + digits.substr(0, 20) + "\" is not a number");
 		return std::stoull(digits, nullptr, 16);
 	}
 

@@ -18,13 +18,13 @@ inline RdmaTransport::RdmaTransport(int device, RdmaOptions options)
 		if (p != "shm" && p != "verbs" && p != "tcp")
 			throw std::invalid_argument("RdmaOptions::providers: there is no provider \"" + p + "\"");
 	if (options_.timeout.count() <= 0 || options_.connectTimeout.count() <= 0)
-		throw std::invalid_argument("RdmaOptions: a time limit is positive");
+		throw std::invalid_argument("RdmaOptions: a time limit must be positive");
 	if (!options_.authKey.empty() && (options_.authKey.size() < 16 || options_.authKey.size() > 1024))
-		throw std::invalid_argument("RdmaOptions::authKey: 16 to 1024 bytes");
+		throw std::invalid_argument("RdmaOptions::authKey: must have 16 to 1024 bytes");
 	uint32_t iface = 0;
 	std::string why;
 	if (device >= 0 && !detail::accelerator(device, iface, why))
-		throw RdmaError(ENODEV, "device " + std::to_string(device) + ": no accelerator of this number (" + why + ")");
+		throw RdmaError(ENODEV, "device " + std::to_string(device) + ": no accelerator has this number (" + why + ")");
 }
 
 inline bool RdmaTransport::supported(int device, std::string *why)
@@ -102,13 +102,13 @@ inline RdmaStatus RdmaTransport::connect(const std::string &peerUrl)
 	{
 		std::lock_guard<std::mutex> lock(mutex_);
 		if (connection_->state() == Connection::New)
-			throw std::logic_error("connect: bind() comes first");
+			throw std::logic_error("connect: call bind() first");
 		if (closed_)
 			return RdmaStatus(RdmaCode::Aborted, ECANCELED, "this side closed the transport");
 		if (connection_->state() != Connection::Bound)
 			throw std::logic_error("connect: a transport connects once; make another");
 		if (peer.id == url_.id)
-			throw std::invalid_argument("peerUrl: it is this transport's own");
+			throw std::invalid_argument("peerUrl: this is the transport's own URL");
 		const std::string taken = detail::choose(url_, peer, chosen_why_);
 		std::unique_ptr<detail::Rail> rail;
 		for (auto &r : rails_)
@@ -116,7 +116,7 @@ inline RdmaStatus RdmaTransport::connect(const std::string &peerUrl)
 				rail = std::move(r);
 		rails_.clear();
 		if (!rail) {
-			connection_->broken(EHOSTUNREACH, "connect: the two sides have no provider that reaches the other\n" +
+			connection_->broken(EHOSTUNREACH, "connect: the two sides have no common provider that can connect them\n" +
 								  chosen_why_ + refused_);
 			return connection_->end();
 		}
@@ -173,7 +173,7 @@ inline bool RdmaTransport::connected()
 inline void RdmaTransport::need_begun(const char *what) const
 {
 	if (connection_->state() < detail::Connection::Connecting)
-		throw std::logic_error(std::string(what) + ": connect() comes first");
+		throw std::logic_error(std::string(what) + ": call connect() first");
 }
 
 inline RdmaFuture<RdmaStatus> RdmaTransport::operation(const RdmaMemory::View &view, const RdmaRemoteBuffer &remote,
@@ -201,8 +201,8 @@ inline RdmaFuture<RdmaStatus> RdmaTransport::operation(const RdmaMemory::View &v
 	}
 	const uint64_t *key = remote.key_in(peer_tag_);
 	if (!key)
-		throw std::invalid_argument("accessKey: not of the process that this transport is connected to, or taken "
-					    "before it made its transport");
+		throw std::invalid_argument("accessKey: not from the process to which this transport is connected, or made "
+					    "before that process made its transport");
 	if (!c.enter())
 		return settled(RdmaStatus(RdmaCode::Aborted, ECANCELED, "this side closes the transport"));
 	// While this thread is inside, the endpoint and its domain are not closed.
@@ -217,7 +217,7 @@ inline RdmaFuture<RdmaStatus> RdmaTransport::operation(const RdmaMemory::View &v
 	std::unique_lock<std::timed_mutex> in_order(notify_mutex_, std::defer_lock);
 	if (notify.on && !in_order.try_lock() && !in_order.try_lock_until(limit.end()))
 		return settled(RdmaStatus(RdmaCode::Timeout, ETIMEDOUT,
-					  "write: an earlier one that notifies still waits for room"));
+					  "write: an earlier notifying write still waits for room; wait for it first"));
 
 	detail::Op *op = c.pool().take(2);
 	const size_t pieces = left <= most ? 1 : (left + most - 1) / most;
@@ -246,7 +246,7 @@ inline RdmaFuture<RdmaStatus> RdmaTransport::operation(const RdmaMemory::View &v
 	RdmaStatus status;
 	if (rc == -ETIMEDOUT)
 		status = RdmaStatus(RdmaCode::Timeout, ETIMEDOUT,
-				    std::string(what) + ": no room among the operations under way");
+				    std::string(what) + ": too many operations are outstanding");
 	else if (rc == -ECANCELED)
 		status = RdmaStatus(RdmaCode::Aborted, ECANCELED, "this side closes the transport");
 	else if (rc < 0)
@@ -381,7 +381,7 @@ inline std::string RdmaTransport::explain(const RdmaRemoteBuffer &remote)
 	need_begun("explain");
 	const uint64_t *key = remote.key_in(peer_tag_);
 	if (!key)
-		return explain() + "the access key is of no domain of the peer's\n";
+		return explain() + "the access key belongs to no domain of the peer\n";
 	if (!connection_->began() || !connection_->enter())
 		return explain();
 	std::string words(4096, '\0');

@@ -31,7 +31,7 @@ inline void finish(Connection &connection, Op &op)
 inline void abandon(Connection &connection, Op &op)
 {
 	if (op.waits_for_write && !op.done.load(std::memory_order_acquire))
-		connection.withdraw(op, RdmaStatus(RdmaCode::Aborted, ECANCELED, "nobody waits for it any more"));
+		connection.withdraw(op, RdmaStatus(RdmaCode::Aborted, ECANCELED, "its RdmaFuture was abandoned"));
 	connection.pool().drop(&op);
 }
 

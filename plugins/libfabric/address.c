@@ -225,12 +225,12 @@ static int text_import(enum kind kind, const char *addr, size_t len, char *text)
 	size_t size = strnlen(addr, len && len < ADDRESS_MAX ? len : ADDRESS_MAX);
 	bool fits;
 	if (size >= ADDRESS_MAX)
-		return refuse(kind, "text is longer than any address, or has no NUL");
+		return refuse(kind, "the text is longer than any address, or has no NUL");
 	memcpy(text, addr, size);
 	text[size] = 0;
 	for (size_t i = 0; i < size; i++)
 		if ((unsigned char)text[i] <= ' ' || text[i] == 0x7f)
-			return refuse(kind, "text has blanks or control characters");
+			return refuse(kind, "the text has blanks or control characters");
 	switch (kind) {
 	case KIND_SHM:
 		fits = begins(text, SHM) && text[strlen(SHM)];
@@ -246,7 +246,7 @@ static int text_import(enum kind kind, const char *addr, size_t len, char *text)
 		break;
 	}
 	if (!fits)
-		return REFUSE(FI_EINVAL, FI_LOG_FABRIC, "address for %s: \"%s\" is none of its\n", kind_names[kind],
+		return REFUSE(FI_EINVAL, FI_LOG_FABRIC, "address for %s: \"%s\" is not an address of this provider\n", kind_names[kind],
 			      text);
 	return 0;
 }
@@ -273,14 +273,14 @@ static int in6_import(enum kind kind, const struct sockaddr_in6 *at, char *text)
 	unsigned port = ntohs(at->sin6_port);
 	if (kind == KIND_SHM) {
 		if (place == SHM_NOT)
-			return refuse(kind, "an IPv6 address that stands for no host");
+			return refuse(kind, "an IPv6 address that is not a host's");
 		if (place == SHM_ELSEWHERE)
 			return refuse(kind, "another host's, or this host's before it was booted");
 		snprintf(text, ADDRESS_MAX, SHM_PORT "%u", port);
 		return 0;
 	}
 	if (place != SHM_NOT)
-		return refuse(kind, "one of shm's");
+		return refuse(kind, "an address of shm");
 	inet_ntop(AF_INET6, &at->sin6_addr, host, sizeof host);
 	if (at->sin6_scope_id)
 		snprintf(scope, sizeof scope, "%%%u", at->sin6_scope_id);
@@ -296,21 +296,21 @@ int address_import(enum kind kind, const void *addr, size_t len, uint32_t addr_f
 	if (!addr)
 		return refuse(kind, "NULL");
 	if (len && len < sizeof(sa_family_t))
-		return refuse(kind, "too short for any");
+		return refuse(kind, "too short for an address");
 	if (addr_format == ADDR_NAME) {
 		addr_format = address_format(addr, FI_SOCKADDR);
 		if (addr_format == FI_FORMAT_UNSPEC)
-			return refuse(kind, "an endpoint's name, which is for an address vector");
+			return refuse(kind, "the name of an endpoint, which only an address vector takes");
 	}
 	is = address_format(addr, addr_format);
 	if (is == FI_ADDR_STR)
 		return text_import(kind, addr, len, text);
 	if (is == FI_FORMAT_UNSPEC || (address_family(addr_format) && addr_format != is))
-		return refuse(kind, "its family is not what addr_format says");
+		return refuse(kind, "its family is not the one of addr_format");
 	if (addr_format != FI_FORMAT_UNSPEC && addr_format != FI_SOCKADDR && addr_format != is)
 		return refuse(kind, "addr_format is neither a socket address's nor FI_ADDR_STR");
 	if (len && len < (is == FI_SOCKADDR_IN ? sizeof in : sizeof in6))
-		return refuse(kind, "shorter than its family's");
+		return refuse(kind, "shorter than an address of its family");
 	if (is == FI_SOCKADDR_IN) {
 		memcpy(&in, addr, sizeof in);
 		return in_import(kind, &in, text);

@@ -53,7 +53,7 @@ static int gather(struct fid_ep *ep, const struct fi_ioc *iov, void **desc, size
 	if (pieces && !iov)
 		return WRONG(FI_EINVAL, "fi_atomic", "iov: NULL\n");
 	if (pieces > 1 && desc && ((struct ep *)ep)->domain->hmem)
-		return WRONG(FI_EOPNOTSUPP, "fi_atomic", "iov: %zu pieces that may be device memory; one offered\n", pieces);
+		return WRONG(FI_EOPNOTSUPP, "fi_atomic", "iov: %zu pieces that may be device memory, must be one\n", pieces);
 	for (size_t i = 0; pieces > 1 && i < pieces; i++) {
 		if (iov[i].count > BYTES_MAX / size - to->count)
 			return WRONG(FI_EMSGSIZE, "fi_atomic", "iov: more than %zu elements\n", BYTES_MAX / size);
@@ -76,7 +76,7 @@ static int join(struct fid_ep *ep, const struct fi_ioc *iov, void **desc, size_t
 	to->count = iov->count;
 	for (size_t i = 1; i < pieces; i++) {
 		if ((char *)to->at + to->count * size != (char *)iov[i].addr)
-			return WRONG(FI_EOPNOTSUPP, "fi_fetch_atomic", "resultv[%zu]: the elements fetched lie in one piece here\n", i);
+			return WRONG(FI_EOPNOTSUPP, "fi_fetch_atomic", "resultv[%zu]: the fetched elements must be contiguous\n", i);
 		to->count += iov[i].count;
 	}
 	return to->at ? 0 : WRONG(FI_EINVAL, "fi_fetch_atomic", "resultv[0].addr: NULL\n");
@@ -101,7 +101,7 @@ static ssize_t post(struct fid_ep *ep, const struct pieces *p, gdrfab_msg_atomic
 	size_t size;
 	int rc = 0;
 	if (!named(type, op))
-		return WRONG(FI_EOPNOTSUPP, "fi_atomic", "datatype %d, op %d: not offered\n", (int)type, (int)op);
+		return WRONG(FI_EOPNOTSUPP, "fi_atomic", "datatype %d, op %d: not supported\n", (int)type, (int)op);
 	size = sizes[type];
 	if (!reads)
 		rc = gather(ep, p->iov, p->desc, p->count, size, &operand, room[0]);
@@ -145,7 +145,7 @@ static ssize_t post_msg(struct fid_ep *ep, struct pieces *p, const struct fi_msg
 {
 	gdrfab_msg_atomic m = {.addr = from->addr, .datatype = from->datatype, .op = from->op, .context = from->context};
 	if (from->rma_iov_count != 1 || !from->rma_iov)
-		return WRONG(FI_EINVAL, "fi_atomicmsg", "rma_iov_count: %zu; one piece of the target's offered\n", from->rma_iov_count);
+		return WRONG(FI_EINVAL, "fi_atomicmsg", "rma_iov_count: %zu, must be 1\n", from->rma_iov_count);
 	p->iov = from->msg_iov;
 	p->desc = from->desc;
 	p->count = from->iov_count;
@@ -285,7 +285,7 @@ int atomic_query(struct fid_domain *domain, enum fi_datatype datatype, enum fi_o
 	int form = flags == FI_FETCH_ATOMIC ? 1 : flags == FI_COMPARE_ATOMIC ? 2 : 0, result = 0;
 	enter(d->fabric->lib);
 	if (form == 0 && flags)
-		return REFUSE(FI_EBADFLAGS, FI_LOG_DOMAIN, "fi_query_atomic: flags: 0x%llx; FI_FETCH_ATOMIC or FI_COMPARE_ATOMIC\n",
+		return REFUSE(FI_EBADFLAGS, FI_LOG_DOMAIN, "fi_query_atomic: flags: 0x%llx, must be FI_FETCH_ATOMIC or FI_COMPARE_ATOMIC\n",
 			      (unsigned long long)flags);
 	pthread_mutex_lock(&d->fabric->lock);
 	if (!d->atomics.known)

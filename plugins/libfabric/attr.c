@@ -106,7 +106,7 @@ static void caps_within(struct candidate *c, const char *what, uint64_t wanted, 
 		known &= ~foreign[i].bit;
 	if (known)
 		gdrfab_tostr(&known, GDRFAB_TYPE_CAPS, words, sizeof words);
-	OUT(c, "%s: lacks%s%s%s of what is wanted", what, names, words[0] ? " " : "", words);
+	OUT(c, "%s: lacks%s%s%s, which the hints want", what, names, words[0] ? " " : "", words);
 }
 
 static void bits_within(struct candidate *c, const char *what, uint64_t wanted, uint64_t offered)
@@ -185,16 +185,16 @@ static void judge(struct candidate *c, const struct fi_info *hints, uint64_t all
 		at_most(c, "rx_attr->total_buffered_recv", rx->total_buffered_recv, 0);
 	}
 	if (info->mode & FI_RX_CQ_DATA && !(mode & FI_RX_CQ_DATA))
-		OUT(c, "mode: FI_RX_CQ_DATA is not among the hints', but a write with data takes a receive here");
+		OUT(c, "mode: the hints lack FI_RX_CQ_DATA, but a write with data consumes a receive here");
 	if (info->caps & FI_HMEM && hints->domain_attr && !(hints->domain_attr->mr_mode & FI_MR_HMEM))
-		OUT(c, "caps: FI_HMEM wanted without FI_MR_HMEM in mr_mode: device memory is registered here");
+		OUT(c, "caps: FI_HMEM needs FI_MR_HMEM in mr_mode: device memory must be registered here");
 	if (hints->ep_attr)
 		judge_ep(c, hints->ep_attr, info->ep_attr);
 	if (hints->domain_attr)
 		judge_domain(c, hints->domain_attr, info->domain_attr);
 	/* Refused, because a secret that is ignored is worse than none. */
 	if (c->kind != KIND_TCP && (OF(hints, ep_attr, auth_key_size) || OF(hints, domain_attr, auth_key_size)))
-		OUT(c, "auth_key: only tcp has it");
+		OUT(c, "auth_key: only tcp supports it");
 }
 
 /* ---- making the attributes */

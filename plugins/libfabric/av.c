@@ -237,11 +237,11 @@ int av_open(struct fid_domain *domain, struct fi_av_attr *attr, struct fid_av **
 	int result;
 	if (attr) {
 		if (attr->name)
-			return REFUSE(FI_ENOSYS, FI_LOG_AV, "fi_av_open: attr->name: no vector is shared between processes\n");
+			return REFUSE(FI_ENOSYS, FI_LOG_AV, "fi_av_open: attr->name: address vectors cannot be shared between processes\n");
 		if (attr->rx_ctx_bits)
-			return REFUSE(FI_ENOSYS, FI_LOG_AV, "fi_av_open: attr->rx_ctx_bits: an endpoint has one receive context\n");
+			return REFUSE(FI_ENOSYS, FI_LOG_AV, "fi_av_open: attr->rx_ctx_bits: must be 0 (one receive context each)\n");
 		if (attr->flags & FI_EVENT)
-			return REFUSE(FI_ENOSYS, FI_LOG_AV, "fi_av_open: FI_EVENT: insertion is done when it returns\n");
+			return REFUSE(FI_ENOSYS, FI_LOG_AV, "fi_av_open: FI_EVENT: not supported, insertion is synchronous\n");
 		if (attr->flags & ~FI_SYMMETRIC)
 			return REFUSE(FI_EBADFLAGS, FI_LOG_AV, "fi_av_open: attr->flags: %#llx\n",
 				      (unsigned long long)attr->flags);

@@ -95,7 +95,7 @@ static void add_named(const char *list)
 		if (kind < KINDS)
 			add((enum kind)kind);
 		else
-			WARN(FI_LOG_FABRIC, "FI_GDRFAB_PROVIDERS: \"%.*s\" is none of shm, verbs, tcp\n", (int)length, list);
+			WARN(FI_LOG_FABRIC, "FI_GDRFAB_PROVIDERS: \"%.*s\" is not one of shm, verbs, tcp\n", (int)length, list);
 		list += length + (list[length] != 0);
 	}
 }
@@ -136,7 +136,7 @@ static void decide(void)
 		int one = one_host();
 		offer->because = one == 1   ? "the launcher says that all processes are on this host"
 				: one == 0 ? "the launcher says that the processes are on several hosts"
-					   : "no launcher says where the processes are";
+					   : "no launcher says on which hosts the processes are";
 		if (one == 1)
 			add(KIND_SHM);
 		add(KIND_VERBS);

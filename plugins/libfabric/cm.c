@@ -37,7 +37,7 @@ static int pep_open_again(struct pep *p)
 	return 0;
 }
 
-#define GIVEN_UP(call) REFUSE(FI_EOPBADSTATE, FI_LOG_EP_CTRL, call ": an endpoint has this one's address now\n")
+#define GIVEN_UP(call) REFUSE(FI_EOPBADSTATE, FI_LOG_EP_CTRL, call ": an endpoint has taken over this passive endpoint's address\n")
 
 bool pep_is(struct fabric *fabric, fid_t handle)
 {
@@ -57,7 +57,7 @@ int pep_give_address(fid_t handle, char *src)
 	int result;
 	if (p->fabric->kind != KIND_TCP || p->listens || !p->it)
 		return REFUSE(FI_EINVAL, FI_LOG_EP_CTRL,
-			      "fi_endpoint: info->handle: only tcp's passive endpoints that do not listen have an address to give\n");
+			      "fi_endpoint: info->handle: only a passive endpoint of tcp that does not listen can hand over its address\n");
 	result = told(gdrfab_pep_getname(p->it, text, &len), FI_LOG_EP_CTRL, "fi_endpoint: info->handle");
 	if (result < 0)
 		return result;
@@ -211,7 +211,7 @@ static int pep_reject(struct fid_pep *pep, fid_t handle, const void *param, size
 	gdrfab_info *request = connreq_take(p->fabric, p, handle);
 	int result;
 	if (!request)
-		return REFUSE(FI_EINVAL, FI_LOG_EP_CTRL, "fi_reject: handle: no request to this listener that waits for an answer\n");
+		return REFUSE(FI_EINVAL, FI_LOG_EP_CTRL, "fi_reject: handle: not an unanswered request of this passive endpoint\n");
 	result = told(gdrfab_pep_reject(p->it, request->handle, param, paramlen), FI_LOG_EP_CTRL, "fi_reject");
 	gdrfab_freeinfo(request);
 	return result;
@@ -304,7 +304,7 @@ static int ep_connect(struct fid_ep *ep, const void *addr, const void *param, si
 		to = text;
 	}
 	if (!*to)
-		return REFUSE(FI_EINVAL, FI_LOG_EP_CTRL, "fi_connect: addr: none, and none in the endpoint's info\n");
+		return REFUSE(FI_EINVAL, FI_LOG_EP_CTRL, "fi_connect: addr: NULL, and the endpoint's info has no dest_addr\n");
 	INFO(FI_LOG_EP_CTRL, "connecting to %s\n", to);
 	return told(gdrfab_ep_connect(e->it, to, strlen(to) + 1, param, paramlen), FI_LOG_EP_CTRL, "fi_connect");
 }

@@ -174,7 +174,7 @@ __attribute__((cold, noinline)) static ssize_t rma_list(struct fid_ep *ep, const
 	if (!from->rma_iov || !from->msg_iov || from->rma_iov_count > LIST_PIECES || from->iov_count > LOCAL_PIECES)
 		return list_refused(ep, "iov_count or rma_iov_count is too large, or an array is NULL");
 	if (flags & FI_INJECT)
-		return list_refused(ep, "FI_INJECT takes no more remote pieces than a list is not needed for");
+		return list_refused(ep, "FI_INJECT: too many remote pieces; only a list can have so many, and a list cannot inject");
 	for (size_t i = 0; i < from->rma_iov_count; i++)
 		for (size_t there = 0; there < from->rma_iov[i].len;) {
 			while (local < from->iov_count && here == from->msg_iov[local].iov_len) {

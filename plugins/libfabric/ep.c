@@ -73,13 +73,13 @@ static int ep_bind(struct fid *fid, struct fid *other, uint64_t flags)
 		 * write at all, there is no difference. */
 		if (flags & e->caps & (FI_REMOTE_READ | FI_REMOTE_WRITE))
 			return REFUSE(FI_ENOSYS, FI_LOG_EP_CTRL,
-				      "fi_ep_bind: no counter of an endpoint's remote reads and writes, which may pass no CPU of its side; "
-				      "regions have one of writes\n");
+				      "fi_ep_bind: remote reads and writes of an endpoint cannot be counted, as they can bypass its CPU; "
+				      "bind a counter of writes to a region\n");
 		flags &= ~(FI_REMOTE_READ | FI_REMOTE_WRITE);
 		result = flags ? gdrfab_ep_bind_cntr(e->it, ((struct cntr *)other)->it, flags) : 0;
 		break;
 	default:
-		return REFUSE(FI_EINVAL, FI_LOG_EP_CTRL, "fi_ep_bind: neither a queue nor a counter, nor a vector\n");
+		return REFUSE(FI_EINVAL, FI_LOG_EP_CTRL, "fi_ep_bind: bfid is neither a queue nor a counter nor an address vector\n");
 	}
 	return told(result, FI_LOG_EP_CTRL, "fi_ep_bind");
 }
@@ -146,7 +146,7 @@ static int ep_setopt(fid_t fid, int level, int optname, const void *optval, size
 		 * region. */
 		return *(const int *)optval == FI_HMEM_P2P_ENABLED || *(const int *)optval == FI_HMEM_P2P_PREFERRED
 			       ? 0
-			       : REFUSE(FI_EOPNOTSUPP, FI_LOG_EP_CTRL, "FI_OPT_FI_HMEM_P2P: neither required nor disabled\n");
+			       : REFUSE(FI_EOPNOTSUPP, FI_LOG_EP_CTRL, "FI_OPT_FI_HMEM_P2P: must be enabled or preferred\n");
 	case OPT_CUDA_API_PERMITTED:
 		if (!optval || optlen != sizeof(bool))
 			return -FI_EINVAL;
@@ -208,7 +208,7 @@ static int open_it(struct ep *e, struct opening *opening, fid_t handle)
 	}
 	request = connreq_take(e->domain->fabric, NULL, handle);
 	if (!request)
-		return REFUSE(FI_EINVAL, FI_LOG_EP_CTRL, "fi_endpoint: info->handle: no request that waits for an answer\n");
+		return REFUSE(FI_EINVAL, FI_LOG_EP_CTRL, "fi_endpoint: info->handle: not an unanswered connection request\n");
 	opening->info->handle = request->handle;
 	if (request->src_addr)
 		snprintf(opening->src, sizeof opening->src, "%s", request->src_addr);

@@ -230,7 +230,7 @@ static ssize_t eq_write(struct fid_eq *eq, uint32_t event, const void *buf, size
 {
 	enter(((struct eq *)eq)->lib);
 	if (event & (WRITTEN | ENDED))
-		return REFUSE(FI_EINVAL, FI_LOG_EQ, "fi_eq_write: event: %#x is kept for the provider\n", event);
+		return REFUSE(FI_EINVAL, FI_LOG_EQ, "fi_eq_write: event: %#x is reserved for the provider\n", event);
 	return gdrfab_eq_write(((struct eq *)eq)->it, event | WRITTEN, buf, len, flags);
 }
 
@@ -251,7 +251,7 @@ void eq_tell_end(struct eq *q, struct ep *ep)
 	*at = ep;
 	pthread_mutex_unlock(&q->lock);
 	if (gdrfab_eq_write(q->it, ENDED, NULL, 0, 0) < 0)
-		told(-FI_EOTHER, FI_LOG_EQ, "telling that this side has shut down");
+		told(-FI_EOTHER, FI_LOG_EQ, "reporting this side's shutdown");
 }
 
 void eq_forget(struct eq *q, const struct fid *fid)

@@ -46,7 +46,7 @@ static int fabric_trywait(struct fid_fabric *fabric, struct fid **fids, int coun
 			break;
 		}
 		default:
-			return REFUSE(FI_EINVAL, FI_LOG_FABRIC, "fi_trywait: fids[%d] is no queue and no counter\n", i);
+			return REFUSE(FI_EINVAL, FI_LOG_FABRIC, "fi_trywait: fids[%d] is neither a queue nor a counter\n", i);
 		}
 		if (result < 0)
 			return told(result, FI_LOG_FABRIC, "fi_trywait");

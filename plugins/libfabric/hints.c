@@ -81,10 +81,10 @@ static int choose(gdrfab_info *to, enum kind kind, const struct fi_info *info)
 	size_t tx = OF(info, tx_attr, size), rx = OF(info, rx_attr, size), asked;
 	bool lists = wants_lists(info, to);
 	if (info->ep_attr && info->ep_attr->type != FI_EP_UNSPEC && (uint32_t)info->ep_attr->type != to->ep_type)
-		return REFUSE(FI_EINVAL, FI_LOG_FABRIC, "info->ep_attr->type: %d; the fabric's is %d\n",
+		return REFUSE(FI_EINVAL, FI_LOG_FABRIC, "info->ep_attr->type: %d, but the fabric's is %d\n",
 			      (int)info->ep_attr->type, (int)to->ep_type);
 	if (OF(info, ep_attr, tx_ctx_cnt) > 1 || OF(info, ep_attr, rx_ctx_cnt) > 1)
-		return REFUSE(FI_EINVAL, FI_LOG_FABRIC, "info->ep_attr: contexts are not shared, and there is one\n");
+		return REFUSE(FI_EINVAL, FI_LOG_FABRIC, "info->ep_attr: tx_ctx_cnt and rx_ctx_cnt must be at most 1\n");
 	if (flags & ~TX_OP_FLAGS)
 		return REFUSE(FI_EINVAL, FI_LOG_FABRIC,
 			      "info->tx_attr->op_flags: 0x%" PRIx64 "; 0x%" PRIx64 " is known\n", flags,
@@ -94,7 +94,7 @@ static int choose(gdrfab_info *to, enum kind kind, const struct fi_info *info)
 			      info->rx_attr->op_flags, (uint64_t)RX_OP_FLAGS(kind));
 	/* A device may have larger queues than it offers by default, and checks the sizes itself. */
 	if (kind == KIND_VERBS ? tx > UINT16_MAX || rx > UINT16_MAX : tx > to->tx_size || rx > to->rx_size)
-		return REFUSE(FI_EINVAL, FI_LOG_FABRIC, "info: sizes %zu and %zu; at most %zu and %zu\n", tx, rx,
+		return REFUSE(FI_EINVAL, FI_LOG_FABRIC, "info: tx and rx size are %zu and %zu, must be at most %zu and %zu\n", tx, rx,
 			      to->tx_size, to->rx_size);
 	if (caps)
 		to->caps = caps_directions(caps);
@@ -104,7 +104,7 @@ static int choose(gdrfab_info *to, enum kind kind, const struct fi_info *info)
 	if (lists && (OF(info, tx_attr, rma_iov_limit) > LIST_PIECES || OF(info, tx_attr, msg_order) & LIST_DISORDER ||
 		      OF(info, tx_attr, comp_order)))
 		return REFUSE(FI_EINVAL, FI_LOG_FABRIC,
-			      "info->tx_attr->rma_iov_limit: %zu; up to %d beyond %zu are without order (msg_order, comp_order)\n",
+			      "info->tx_attr->rma_iov_limit: %zu; at most %d, and more than %zu only without msg_order and comp_order\n",
 			      info->tx_attr->rma_iov_limit, LIST_PIECES, to->rma_iov_limit);
 	/* All of libfabric's connected endpoints have this order: ofi_rxm relies on it, without asking, to put long
 	 * messages together. */

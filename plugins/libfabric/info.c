@@ -107,9 +107,9 @@ static int look_up(const char *node, int family, char *text, size_t size)
 static int whole(enum kind kind, const struct ask *ask, const char *text, struct place *p)
 {
 	if (ask->addr_format != FI_ADDR_STR)
-		LEAVE_OUT(kind, "\"%s\" is asked for with addr_format FI_ADDR_STR", text);
+		LEAVE_OUT(kind, "\"%s\" needs addr_format FI_ADDR_STR", text);
 	if (address_import(kind, text, strlen(text) + 1, FI_ADDR_STR, p->service_text) < 0)
-		LEAVE_OUT(kind, "\"%s\" is not its address", text);
+		LEAVE_OUT(kind, "\"%s\" is not an address of this provider", text);
 	p->node = NULL;
 	p->service = p->service_text;
 	return 0;
@@ -129,16 +129,16 @@ static int place_node(enum kind kind, const struct ask *ask, struct place *p)
 	if (inet_pton(AF_INET6, ask->node, &at) == 1)
 		is = address_shm_place(&at);
 	if (is != SHM_NOT && kind != KIND_SHM)
-		LEAVE_OUT(kind, "node %s is shm's", ask->node);
+		LEAVE_OUT(kind, "node %s is an address of shm", ask->node);
 	if (is == SHM_ELSEWHERE)
 		LEAVE_OUT(kind, "node %s is another host, or this one before it was booted", ask->node);
 	if (ask->flags & FI_NUMERICHOST && !numeric(ask->node))
-		LEAVE_OUT(kind, "node \"%s\" is no number, as FI_NUMERICHOST says", ask->node);
+		LEAVE_OUT(kind, "node \"%s\" is not numeric, but FI_NUMERICHOST is set", ask->node);
 	/* A caller that names an IP address and a socket format may bind a socket to the answer, so shm is left out;
 	 * not if its source is an address of shm's. */
 	if (kind == KIND_SHM && is == SHM_NOT && (ask->addr_format == FI_SOCKADDR || ask->addr_format == FI_SOCKADDR_IN6) &&
 	    numeric(ask->node) && !from_shm(ask))
-		LEAVE_OUT(kind, "node %s is an IP address by its addr_format, and shm has none", ask->node);
+		LEAVE_OUT(kind, "node %s is an IP address, which shm does not have", ask->node);
 	p->node = is == SHM_HERE ? NULL : ask->node;
 	if (kind_has_sockets(kind) && ask->addr_format != FI_ADDR_STR) {
 		p->node = p->node_text;
@@ -155,7 +155,7 @@ static int place_service(enum kind kind, const struct ask *ask, struct place *p)
 		return 0;
 	}
 	if (port < 0)
-		LEAVE_OUT(kind, "service \"%s\" is no port number and no service of this host's", ask->service);
+		LEAVE_OUT(kind, "service \"%s\" is neither a port number nor a service name that this host knows", ask->service);
 	p->port = (uint16_t)port;
 	if (kind == KIND_SHM && port == 0)
 		return 0;
@@ -172,10 +172,10 @@ static int place_hints(enum kind kind, const struct ask *ask, bool named, struct
 	if ((h->src_addr && !h->src_addrlen) || (h->dest_addr && !h->dest_addrlen))
 		LEAVE_OUT(kind, "hints: an address without a length");
 	if (h->src_addr && !p->source && address_import(kind, h->src_addr, h->src_addrlen, h->addr_format, p->src) < 0)
-		LEAVE_OUT(kind, "hints->src_addr is not its address");
+		LEAVE_OUT(kind, "hints->src_addr is not an address of this provider");
 	if (h->dest_addr && (p->source || !named) &&
 	    address_import(kind, h->dest_addr, h->dest_addrlen, h->addr_format, p->dest) < 0)
-		LEAVE_OUT(kind, "hints->dest_addr is not its address");
+		LEAVE_OUT(kind, "hints->dest_addr is not an address of this provider");
 	return 0;
 }
 
@@ -189,7 +189,7 @@ static int place_make(enum kind kind, const struct ask *ask, struct place *p)
 	memset(p, 0, sizeof *p);
 	p->source = named && ask->flags & FI_SOURCE;
 	if (kind != KIND_RDM && ask->addr_format == ADDR_NAME)
-		LEAVE_OUT(kind, "addr_format: connectionless endpoints' wanted");
+		LEAVE_OUT(kind, "addr_format: the hints ask for connectionless endpoints' addresses");
 	if (kind == KIND_SHM && ask->addr_format == FI_SOCKADDR_IN)
 		LEAVE_OUT(kind, "addr_format: FI_SOCKADDR_IN wanted, FI_SOCKADDR_IN6 and FI_ADDR_STR offered");
 	if (text) {
@@ -290,7 +290,7 @@ static void append(struct list *list, enum kind kind, const struct ask *ask, con
 	if (dest && *dest)
 		info->dest_addr = address_export(dest, format, &info->dest_addrlen);
 	if ((src && *src && !info->src_addr) || (dest && *dest && !info->dest_addr)) {
-		OUT(kind, "%s has no form that addr_format %" PRIu32 " asks for",
+		OUT(kind, "%s cannot be given in addr_format %" PRIu32 " asks for",
 		    info->src_addr || !src || !*src ? dest : src, format);
 		caller->freeinfo(info);
 		return;
@@ -298,7 +298,7 @@ static void append(struct list *list, enum kind kind, const struct ask *ask, con
 	src_is = address_format(info->src_addr, format);
 	dest_is = address_format(info->dest_addr, format);
 	if (info->src_addr && info->dest_addr && src_is != dest_is) {
-		OUT(kind, "from %s there is no way to %s", src, dest);
+		OUT(kind, "%s cannot connect to %s: their address formats differ", src, dest);
 		caller->freeinfo(info);
 		return;
 	}
@@ -368,11 +368,11 @@ static int answer(struct list *list, enum kind kind, const struct ask *ask, cons
 		snprintf(strrchr(src, ':'), 8, ":%u", (unsigned)p->port);
 	if (kind == KIND_VERBS || card) {
 		if (!from->src_addr) {
-			OUT(kind, "%s: its port has no IP address, by which it could be connected", from->domain_name);
+			OUT(kind, "%s: its port has no IP address, which connecting needs", from->domain_name);
 			return 0;
 		}
 		if (p->src[0] && !same_host(from->src_addr, p->src, src)) {
-			OUT(kind, "%s: hints->src_addr is %s, this is %s", from->domain_name, p->src, from->src_addr);
+			OUT(kind, "%s: hints->src_addr is %s, but this device has %s", from->domain_name, p->src, from->src_addr);
 			return 0;
 		}
 	}

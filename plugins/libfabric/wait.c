@@ -15,7 +15,7 @@ int wait_object(enum fi_wait_obj wanted, uint32_t *wait_obj)
 		*wait_obj = GDRFAB_WAIT_FD;
 		return 0;
 	default:
-		return REFUSE(FI_ENOSYS, FI_LOG_FABRIC, "wait_obj: %d; there are FI_WAIT_NONE, FI_WAIT_UNSPEC and FI_WAIT_FD\n",
+		return REFUSE(FI_ENOSYS, FI_LOG_FABRIC, "wait_obj: %d, must be FI_WAIT_NONE, FI_WAIT_UNSPEC or FI_WAIT_FD\n",
 			      (int)wanted);
 	}
 }

@@ -127,10 +127,10 @@ static bool nonce_is_new(struct listener *listener, uint64_t nonce)
 static const char *lacks(struct listener *listener, struct hello *hello, const void *data, size_t size)
 {
 	if (!hello_read(hello, data, size))
-		return "it is not of this plugin, or of another version of it";
+		return "its sender is not this plugin, or another version of it";
 	if (!hello_is_proven(hello, listener->secret, false))
-		return "whoever sent it has not been given this listener's handle";
-	return nonce_is_new(listener, hello->nonce) ? NULL : "it has come before";
+		return "its sender does not have this listener's handle";
+	return nonce_is_new(listener, hello->nonce) ? NULL : "it is a repetition of an earlier request";
 }
 
 static void refuse(struct listener *listener, int way, gdrfab_info *info, const char *why)
@@ -139,7 +139,7 @@ static void refuse(struct listener *listener, int way, gdrfab_info *info, const 
 		gdrfab_pep_reject(listener->peps[way], info->handle, NULL, 0);
 	/* Logged once, because a stranger may send requests for ever. */
 	if (!listener->told)
-		WARN("a request to connect over %s was refused: %s; further ones are not told",
+		WARN("a connection request over %s was refused: %s; further refusals are not logged",
 		     listener->device->ways[way]->info->domain_name, why);
 	listener->told = true;
 }
@@ -165,7 +165,7 @@ static void let_in(struct listener *listener, int way, gdrfab_info *info, const 
 	} else if (info->handle && (!comm || !comm->ep)) {
 		gdrfab_pep_reject(listener->peps[way], info->handle, NULL, 0);
 	}
-	INFO("a request to connect was not accepted: %s", words);
+	INFO("a connection request was not accepted: %s", words);
 	comm_free(comm);
 }
 
@@ -213,7 +213,7 @@ static bool has_room(struct listener *listener, int way)
 	if (now_ms() - oldest->since < timeout_ms(listener->device) / PART ||
 	    gdrfab_eq_read(listener->eqs[way], &kind, NULL, 0, GDRFAB_PEEK) == -EAGAIN)
 		return false;
-	INFO("a connection that never came about gave way to another");
+	INFO("an incomplete connection was dropped for a newer one");
 	coming_remove(listener, 0);
 	comm_free(oldest);
 	return true;
@@ -240,7 +240,7 @@ ncclResult_t net_accept(struct listener *listener, struct comm **out)
 			continue;
 		}
 		/* The connecting side tries its next address, or reports the error to its own NCCL. */
-		INFO("a connection was lost before it was there: %s", words);
+		INFO("a connection was lost before it was complete: %s", words);
 		coming_remove(listener, i);
 		comm_free(comm);
 	}

@@ -10,7 +10,7 @@
 
 static ncclResult_t broke(struct comm *comm, const char *what)
 {
-	return comm_fail(comm, EPROTO, "the other side broke the protocol", what);
+	return comm_fail(comm, EPROTO, "the other side violated the protocol", what);
 }
 
 /* ---- the receiver's side */
@@ -29,7 +29,7 @@ static bool place_eager(struct comm *comm, struct request *request, int i, uint3
 	const unsigned char *body = body_of(eager_at(comm, place));
 	size_t size = comm->eager_heads[place].size;
 	if (size > comm->eager_max || size > request->room[i]) {
-		broke(comm, "an eager message is longer than what it is for");
+		broke(comm, "an eager message is longer than its receive");
 		return false;
 	}
 	if (size && memory->host) {
@@ -76,12 +76,12 @@ static void eager_came(struct comm *comm, uint32_t place)
 	struct eager head;
 	int i;
 	if (!comm->eager_max || place != comm->eager_seen % EAGERS || comm->eager_seen - comm->eager_done >= EAGERS) {
-		broke(comm, "an eager message came out of order");
+		broke(comm, "an eager message arrived out of order");
 		return;
 	}
 	memcpy(&head, eager_at(comm, place), sizeof head);
 	if (head.number != comm->eager_seen) {
-		broke(comm, "an eager message has another one's number");
+		broke(comm, "an eager message has a wrong number");
 		return;
 	}
 	comm->eager_heads[place] = head;
@@ -98,11 +98,11 @@ static void data_came(struct comm *comm, uint32_t place, size_t size)
 	struct request *request = request_of(comm, place / MAX_RECVS);
 	uint32_t i = place % MAX_RECVS;
 	if (place >= MAX_SENDS || is_free(request) || !(request->missing & 1u << i)) {
-		broke(comm, "data came for a receive that nobody waits for");
+		broke(comm, "data arrived for a receive that was not posted");
 		return;
 	}
 	if (size > request->room[i]) {
-		broke(comm, "more data came than the receive has room for");
+		broke(comm, "more data arrived than the receive has room for");
 		return;
 	}
 	request->sizes[i] = size;
@@ -169,13 +169,13 @@ static void record_came(struct comm *comm, uint32_t place)
 {
 	struct record *record = asked_at(comm, place);
 	if (place != comm->record_end % RECORDS || comm->record_end - comm->record_head >= RECORDS) {
-		broke(comm, "a record came out of order");
+		broke(comm, "a record arrived out of order");
 		return;
 	}
 	memcpy(record, &comm->records[place], sizeof *record);
 	if (record->number != comm->record_end || record->n < 1 || record->n > MAX_RECVS ||
 	    comm->eager_sent - record->eagers_taken > EAGERS || record->eagers_taken - comm->eager_freed > EAGERS) {
-		broke(comm, "a record makes no sense");
+		broke(comm, "a record is invalid");
 		return;
 	}
 	for (; comm->eager_freed != record->eagers_taken; comm->eager_freed++)
@@ -204,7 +204,7 @@ static void entry_came(struct comm *comm, const gdrfab_cq_data_entry *entry)
 		else if (!comm->sends && what == EAGER_CAME)
 			eager_came(comm, place);
 		else
-			broke(comm, "a write with a number that means nothing");
+			broke(comm, "a write has an unknown number");
 		return;
 	}
 	/* A record's completion has no context. A send's completion ends its request. */
@@ -227,8 +227,8 @@ void peer_takes_no_more(struct comm *comm, int err, const char *words)
 ncclResult_t peer_is_gone(struct comm *comm)
 {
 	if (comm->left_err)
-		return comm_fail(comm, comm->left_err, "the other side takes no more", comm->words);
-	return comm_fail(comm, ECONNRESET, "waiting", "the other side has left, or has died");
+		return comm_fail(comm, comm->left_err, "the other side has closed the connection", comm->words);
+	return comm_fail(comm, ECONNRESET, "waiting", "the other side closed the connection or died");
 }
 
 static void error_came(struct comm *comm)

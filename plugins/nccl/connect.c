@@ -66,7 +66,7 @@ void net_forget(const struct context *ctx)
 	while (gone) {
 		struct comm *comm = gone;
 		gone = comm->next;
-		INFO("connecting to %s was given up", comm->addresses[0]);
+		INFO("connecting to %s was abandoned", comm->addresses[0]);
 		comm_free(comm);
 	}
 }
@@ -101,7 +101,7 @@ static struct comm *connect_next(struct device *device, const uint64_t secret[2]
 		char why[400] = "";
 		int way = way_for(device, addresses[at]);
 		if (way < 0) {
-			add_words(words, size, addresses[at], "this side's device has no such way");
+			add_words(words, size, addresses[at], "this side's device has no provider for this address");
 			continue;
 		}
 		struct comm *comm = comm_new(device, true);
@@ -155,13 +155,13 @@ static ncclResult_t connect_at(const struct context *ctx, struct device *device,
 	size_t size = 0;
 	memcpy(&handle, in_handle, sizeof handle);
 	if (handle.magic != MAGIC) {
-		WARN("connecting: the handle is not of this plugin, or of another version of it");
+		WARN("connecting: the handle was not made by this plugin, or by another version of it");
 		return ncclInvalidArgument;
 	}
 	if (handle.ticket) {
 		comm = ticket_take(handle.ticket);
 		if (!comm || comm->device != device) {
-			WARN("connecting: nothing is under way for this handle");
+			WARN("connecting: no connection attempt exists for this handle");
 			comm_free(comm);
 			return ncclInvalidArgument;
 		}
@@ -176,7 +176,7 @@ static ncclResult_t connect_at(const struct context *ctx, struct device *device,
 	if (known && hello.nonce == comm->nonce && hello_is_proven(&hello, handle.secret, true)) {
 		comm_join(comm, &hello);
 		if (comm->words[0])
-			INFO("connected to %s by %s, because of %s", comm->addresses[0],
+			INFO("connected to %s by %s, after other addresses failed: %s", comm->addresses[0],
 			     comm->device->ways[comm->way]->info->domain_name, comm->words);
 		handle.ticket = 0;
 		memcpy(in_handle, &handle, sizeof handle);

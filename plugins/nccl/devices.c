@@ -139,14 +139,14 @@ static bool may_copy(struct way *way, uint64_t paths, char *words, size_t size)
 	case GPU_HERE:
 		return true;
 	case GPU_BY_NOBODY:
-		snprintf(words, size, "GDRFAB_NCCL_GDR=0 forbids what would copy it");
+		snprintf(words, size, "GDRFAB_NCCL_GDR=0 forbids every way to copy it");
 		return false;
 	default:
 		break;
 	}
 	if (!no_ll())
 		snprintf(words, size, "NCCL's LL protocol sends from host memory into memory of GPUs, which no other process copies "
-				      "(NCCL_PROTO=^LL does without it)");
+				      "(set NCCL_PROTO=^LL to use GPU memory)");
 	else if (!(paths & GDRFAB_PATH_IPC))
 		snprintf(words, size, "no other process can map it, and this one must not call the driver to copy it while NCCL's "
 				      "kernels wait for that (GDRFAB_NCCL_GDR=1 allows it)");

@@ -117,7 +117,7 @@ bool devices_end(struct context *ctx, void (*forget)(const struct context *ctx))
 	}
 	pthread_mutex_unlock(&lock);
 	if (!found) {
-		WARN("finalize: no context of init's, or one that is finalized already");
+		WARN("finalize: ctx is not from init, or finalized already");
 		return false;
 	}
 	forget(ctx);
@@ -144,9 +144,9 @@ static struct device *find_device(const struct context *ctx, int number)
 	if (ctx && it)
 		it = at ? at->of : NULL;
 	if (!it)
-		WARN("device %d: %s", number, ctx ? "the context is finalized" : "init comes first");
+		WARN("device %d: %s", number, ctx ? "the context is finalized" : "call init first");
 	else if (number < 0 || number >= it->devices_count)
-		WARN("device %d: there are %d", number, it->devices_count);
+		WARN("device %d does not exist; there are %d", number, it->devices_count);
 	else
 		return &it->devices[number];
 	return NULL;

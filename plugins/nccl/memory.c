@@ -34,7 +34,7 @@ static gdrfab_mr *region_of(const struct memory *memory, struct way *way, const 
 		attr.dmabuf = file;
 		if (gdrfab_mr_regattr(way->domain, &attr, GDRFAB_MR_DMABUF, &mr) == 0)
 			return mr;
-		INFO("%s: no region of the dma-buf, now by address: %s", way->info->domain_name, gdrfab_last_error());
+		INFO("%s: no region of the dma-buf, registering by address: %s", way->info->domain_name, gdrfab_last_error());
 		attr.dmabuf = NULL;
 		attr.iface = memory->host ? GDRFAB_HMEM_SYSTEM : GDRFAB_HMEM_AUTO;
 		attr.device = 0;
@@ -59,7 +59,8 @@ static bool is_users(struct comm *comm, int type)
 	if (type != NCCL_PTR_CUDA || !comm->own[0] || comm->own[1] < OWN_GPU || !tune_prefers_own_buffers())
 		return false;
 	if (!comm->refused)
-		INFO("collectives do without the user's registered memory: before 2.30, NCCL gives that one channel (GDRFAB_NCCL_TUNE=0 takes it)");
+		INFO("collectives do not use the user's registered memory: NCCL before 2.30 gives it one channel "
+		     "(GDRFAB_NCCL_TUNE=0 uses it)");
 	comm->refused = true;
 	return true;
 }
@@ -126,7 +127,7 @@ ncclResult_t memory_release(struct memory *memory)
 		for (int tries = 0; memory->regions[i] && r == -EBUSY && tries < 3; tries++)
 			r = gdrfab_mr_close(memory->regions[i]);
 		if (memory->regions[i] && r < 0) {
-			WARN("giving up %zu bytes at %p: %s", memory->size, (void *)memory->data, gdrfab_last_error());
+			WARN("deregistering %zu bytes at %p: %s", memory->size, (void *)memory->data, gdrfab_last_error());
 			result = ncclSystemError;
 		}
 	}

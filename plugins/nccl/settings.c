@@ -27,7 +27,7 @@ static bool read_list(struct settings *s, const char *list)
 		while (kind < KINDS && (strlen(kind_names[kind]) != length || strncmp(list, kind_names[kind], length)))
 			kind++;
 		if (kind == KINDS) {
-			WARN("GDRFAB_NCCL_PROVIDERS: \"%.*s\" is none of shm, verbs, tcp", (int)length, list);
+			WARN("GDRFAB_NCCL_PROVIDERS: \"%.*s\" is not one of shm, verbs, tcp", (int)length, list);
 			return false;
 		}
 		offer(s, (enum kind)kind);
@@ -188,6 +188,6 @@ bool settings_read(struct settings *s)
 	s->may[KIND_SHM] = true;
 	s->because = one == 1	? "the launcher says that all ranks are on this host"
 		     : one == 0 ? "the launcher says that the ranks are on several hosts"
-				: "no launcher says where the ranks are";
+				: "no launcher says on which hosts the ranks are";
 	return true;
 }

@@ -187,7 +187,7 @@ static ncclResult_t receive_locked(struct comm *comm, int n, void **data, const 
 				   struct memory **memory, struct request **out)
 {
 	if (n < 1 || n > MAX_RECVS) {
-		WARN("receiving: a group of %d, 1 to %d are possible", n, MAX_RECVS);
+		WARN("receiving: a group of %d, must be 1 to %d", n, MAX_RECVS);
 		return ncclInvalidArgument;
 	}
 	if (comm->verdict != ncclSuccess)
@@ -274,7 +274,7 @@ ncclResult_t net_test(struct request *request, int *done, int *sizes)
 	struct comm *comm = request->comm;
 	*done = 0;
 	if (!comm) {
-		WARN("test of a request that has ended");
+		WARN("test: the request has ended already");
 		return ncclInvalidArgument;
 	}
 	bool helped = is_helped(comm);

@@ -61,7 +61,7 @@ static void set(const char *name, const char *value, const char *because)
 	if (!own && put(name, value))
 		INFO("%s=%s is set: %s (GDRFAB_NCCL_TUNE=0 sets nothing)", name, value, because);
 	else if (!own || strcmp(own, value) != 0)
-		INFO("%s=%s stays as it was set, and is not %s: %s", name, own ? own : "", value, because);
+		INFO("%s=%s is kept as it was set; %s would be better: %s", name, own ? own : "", value, because);
 }
 
 /* Reads a number as NCCL does: unset, empty, and without digits mean 0. */
@@ -124,19 +124,19 @@ static int widen(const char *channels_wanted, const char *because)
 	char path[PATH_MAX];
 	const char *tuner = getenv("NCCL_TUNER_PLUGIN"), *own = getenv("NCCL_MIN_NCHANNELS");
 	if (any_set(channels) || (own && strcmp(own, channels_wanted) != 0)) {
-		INFO("the number of channels is left to NCCL: the environment has something to say of it");
+		INFO("the number of channels is left to NCCL: the environment sets it");
 		return 0;
 	}
 	if (!own && !own_path(path, sizeof path))
 		return 0;
 	if (!own && tuner && strcmp(tuner, path) != 0) {
-		INFO("the number of channels is left to NCCL: NCCL_TUNER_PLUGIN=%s would not narrow it for small sizes", tuner);
+		INFO("the number of channels is left to NCCL: NCCL_TUNER_PLUGIN=%s would not reduce it for small sizes", tuner);
 		return 0;
 	}
 	if (!own) {
 		/* Named by its path, so that NCCL counts the tuner's use of the file too, and no other tuner comes
 		 * first. */
-		set("NCCL_TUNER_PLUGIN", path, "the plugin's tuner narrows wide communicators for small sizes");
+		set("NCCL_TUNER_PLUGIN", path, "the plugin's tuner uses fewer channels for small sizes");
 		set("NCCL_MIN_NCHANNELS", channels_wanted, because);
 	}
 	/* True also if the user set these values, or this process inherited them from one with the plugin: only the
@@ -150,11 +150,11 @@ static int widen_for_gpus(bool asks_tuner)
 	if (!getenv("NCCL_PROTO"))
 		set("NCCL_PROTO", "^LL", "LL sends from host memory into memory of GPUs, which no other process copies");
 	if (!no_ll()) {
-		INFO("NCCL_PROTO allows LL, with which memory of GPUs is not used: nothing else is set");
+		INFO("NCCL_PROTO allows LL, with which GPU memory is not used, so no other variable is set");
 		return 0;
 	}
 	/* An NCCL that uses version 8 may be one that does not look for a tuner here. */
-	int wide = asks_tuner ? widen(TUNE_WIDTH, "each channel has one chunk on its way, and large sizes need more of them") : 0;
+	int wide = asks_tuner ? widen(TUNE_WIDTH, "each channel has one chunk in flight, and large sizes need more of them") : 0;
 	if (wide) {
 		set("NCCL_BUFFSIZE", "16777216", "larger chunks make fewer copies; takes 32 MiB of GPU memory per channel and peer");
 		set("NCCL_P2P_NET_CHUNKSIZE", "1048576", "the same for send and receive; takes 512 MiB of GPU memory");
@@ -168,7 +168,7 @@ static int widen_for_threads(bool asks_tuner, enum tune_way by)
 	const char *channels_wanted = by == TUNE_HOST ? TUNE_WIDTH : TUNE_WIDTH_TCP;
 	int wide = asks_tuner ? widen(channels_wanted, "the helpers share the channels") : 0;
 	if (wide && by == TUNE_HOST)
-		set("NCCL_BUFFSIZE", "2097152", "what is copied through the host stays in its caches");
+		set("NCCL_BUFFSIZE", "2097152", "data copied through the host stays in its caches");
 	else if (wide)
 		set("NCCL_P2P_NET_CHUNKSIZE", "524288", "larger pieces of send and receive make fewer calls");
 	return wide;

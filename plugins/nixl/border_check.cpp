@@ -167,7 +167,7 @@ std::string check(const void *caller)
 	if (trust && !strcmp(trust, "trust"))
 		return {};
 	if (!caller || !dladdr(caller, &info) || !info.dli_fname)
-		return "nobody knows which library loads the plugin";
+		return "the library that loads the plugin is unknown";
 	std::string folder = info.dli_fname;
 	folder = folder.substr(0, folder.rfind('/') + 1) + "plugins/";
 	std::string wrong;

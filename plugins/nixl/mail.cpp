@@ -135,7 +135,7 @@ void Mail::came(Slot *slot, const Ending &e)
 	wire::Part part;
 	std::string wrong = e.err ? "a message: " + e.words : wire::decode(slot->bytes, e.len, part);
 	if (wrong.empty() && !wire::same(part.secret, own.secret))
-		wrong = "a notification from somebody who has not this agent's metadata";
+		wrong = "a notification from a sender without this agent's metadata";
 	try {
 		if (wrong.empty())
 			join(part, slot->bytes + wire::PART_HEAD, e.len - wire::PART_HEAD);

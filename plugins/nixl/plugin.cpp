@@ -11,7 +11,7 @@ static border::Engine *create(const border::InitParams *init)
 {
 	try {
 		if (!border::plausible(init)) {
-			logs::say(logs::ERROR, "this NIXL passes parameters in a way that the plugin does not know");
+			logs::say(logs::ERROR, "this version of NIXL passes parameters in an unknown way");
 			return nullptr;
 		}
 		logs::adopt_library();
@@ -49,7 +49,7 @@ extern "C" __attribute__((visibility("default"))) border::Plugin *nixl_plugin_in
 		std::string wrong = border::check(__builtin_return_address(0));
 		if (wrong.empty())
 			return &plugin;
-		logs::say(logs::ERROR, "this NIXL's border to backends is not known, so the plugin stays out: " + wrong);
+		logs::say(logs::ERROR, "this NIXL's backend interface is not known, so the plugin is not used: " + wrong);
 	} catch (const std::exception &e) {
 		logs::say(logs::ERROR, e.what());
 	}

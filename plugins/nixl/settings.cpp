@@ -63,11 +63,11 @@ static std::string read_key(const std::string &path, std::string &key)
 	if (n < 0)
 		wrong = "cannot be read";
 	else if ((st.st_uid != geteuid() && st.st_uid != 0) || (st.st_mode & 077))
-		wrong = "must belong to this user or root, and be readable by nobody else";
+		wrong = "must belong to this user or root, and nobody else may read it (chmod 600)";
 	else if (n > 0 && bytes[n - 1] == '\n')
 		n--;
 	if (wrong.empty() && (n < 16 || n > 1024))
-		wrong = "a key has 16 to 1024 bytes";
+		wrong = "a key must have 16 to 1024 bytes";
 	close(fd);
 	if (!wrong.empty())
 		return std::string(KEY_FILE) + ": " + path + ": " + wrong;
@@ -101,7 +101,7 @@ std::string settings_read(const border::Params &given, Settings &to)
 	for (const auto &[name, value] : given) {
 		auto known = all.find(name);
 		if (known == all.end() && name.rfind("GDRFAB_", 0) == 0)
-			return name + ": no parameter of this backend; it has " + PROVIDER + ", " + IFACE + ", " + KEY_FILE + ", " + STREAMS + " and " + TIMEOUT;
+			return name + ": not a parameter of this backend; it has " + PROVIDER + ", " + IFACE + ", " + KEY_FILE + ", " + STREAMS + " and " + TIMEOUT;
 		if (known != all.end())
 			known->second = value;
 	}
@@ -109,7 +109,7 @@ std::string settings_read(const border::Params &given, Settings &to)
 	to.address_named = !all[IFACE].empty();
 	to.address = address_of(all[IFACE]);
 	if (to.address.empty() && !all[IFACE].empty())
-		return std::string(IFACE) + "=" + all[IFACE] + ": no interface of this name is up with an IPv4 address";
+		return std::string(IFACE) + "=" + all[IFACE] + ": no interface of this name is up and has an IPv4 address";
 	/* If the value is the environment's, the library reads it itself, by its own rules. */
 	std::string path = all[KEY_FILE], wrong;
 	if (!path.empty() && path != from_environment(KEY_FILE))

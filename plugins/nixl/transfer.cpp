@@ -176,7 +176,7 @@ void Transfer::look_at_clock(uint64_t now, uint64_t timeout_ns)
 	std::unique_lock<std::mutex> held(lock);
 	uint64_t last = std::max<uint64_t>(moved, peer->heard);
 	if (active && !why && now > last && now - last > timeout_ns)
-		fail(held, border::REMOTE_DISCONNECT, "nothing has moved for " + std::to_string(timeout_ns / 1000000) + " ms");
+		fail(held, border::REMOTE_DISCONNECT, "no data has moved for " + std::to_string(timeout_ns / 1000000) + " ms");
 }
 
 void Transfer::cancel(border::Status reason)

@@ -106,7 +106,7 @@ std::string decode(const char *bytes, size_t len, Part &p)
 {
 	uint32_t version;
 	if (len < PART_HEAD || len > MESSAGE || memcmp(bytes, PART, 8))
-		return "a message of " + std::to_string(len) + " bytes that is none of this plugin's";
+		return "a message of " + std::to_string(len) + " bytes that is not of this plugin";
 	memcpy(&version, bytes + 8, sizeof version);
 	if (version != VERSION)
 		return "a message of version " + std::to_string(version);
@@ -115,9 +115,9 @@ std::string decode(const char *bytes, size_t len, Part &p)
 	if (p.total > NOTIFICATION_MOST)
 		return "a notification of " + std::to_string(p.total) + " bytes, " + std::to_string(NOTIFICATION_MOST) + " at most";
 	if (p.name_len > p.total || p.offset > p.total || len - PART_HEAD > p.total - p.offset)
-		return "a part of a notification that lies outside of it";
+		return "a part of a notification outside its length";
 	if (p.offset % PART_MOST || len - PART_HEAD != std::min<uint64_t>(PART_MOST, p.total - p.offset))
-		return "a part of a notification that was cut at another place";
+		return "a part of a notification with a wrong offset";
 	return {};
 }
 

@@ -711,6 +711,12 @@ ssize_t gdrfab_av_straddr(struct gdrfab_av *av, const void *addr, char *buf, siz
 #define GDRFAB_PATH_PEER_MEM (1ull << 6)  /**< The RDMA device reaches device memory by peer-memory. */
 #define GDRFAB_PATH_SOCKET (1ull << 7)    /**< A socket's kernel copies, with the target's progress. */
 
+#define GDRFAB_PATHS_MAX 16  /**< Entries of an array by path; those of indexes without a path are 0. */
+
+/** Index of one GDRFAB_PATH_* in an array by path. 0, no path, has the index of the last entry, which no path
+ * has. */
+#define GDRFAB_PATH_INDEX(path) (__builtin_ctzll((path) | 1ull << (GDRFAB_PATHS_MAX - 1)))
+
 /** Memory behind a descriptor: a dma-buf, or a file that can be mapped, such as a memfd (mirrors
  * fi_mr_dmabuf).
  *
@@ -1888,50 +1894,38 @@ int gdrfab_ep_getopt(struct gdrfab_ep *ep, int level, int optname, void *optval,
 
 /** The path that an operation uses, and why not another. */
 typedef struct gdrfab_path_info {
-    size_t struct_size;   /**< sizeof(gdrfab_path_info), set by the caller */
-    uint64_t path;        /**< The GDRFAB_PATH_* that operations use; 0: none is possible and permitted. */
-    uint64_t paths;       /**< Those that are possible and permitted. */
-    uint64_t offered;     /**< Those that the peer's region offers. */
-    int direct_errno;     /**< Why not GDRFAB_PATH_DIRECT, as errno; 0: possible. The same for the others: */
-    int cma_errno;        /**< GDRFAB_PATH_CMA */
-    int staged_errno;     /**< GDRFAB_PATH_STAGED */
-    int ipc_errno;        /**< GDRFAB_PATH_IPC */
-    int nic_errno;        /**< GDRFAB_PATH_NIC */
-    int dmabuf_errno;     /**< GDRFAB_PATH_DMABUF */
-    int peer_mem_errno;   /**< GDRFAB_PATH_PEER_MEM */
-    int socket_errno;     /**< GDRFAB_PATH_SOCKET */
-    const void *desc;     /**< In: gdrfab_mr_desc() of the local memory that operations will name, by which
-                               tcp and verbs choose too; NULL: host memory. */
-    uint64_t short_path;  /**< Of messages (GDRFAB_KEY_MESSAGES): the GDRFAB_PATH_* of messages with up to
-                               short_size bytes, if it is another than that of longer ones; else 0. */
-    size_t short_size;    /**< Bytes of the longest message that goes by short_path. */
+    size_t struct_size;             /**< sizeof(gdrfab_path_info), set by the caller */
+    uint64_t path;                  /**< The GDRFAB_PATH_* that operations use; 0: none is possible and
+                                         permitted. */
+    uint64_t paths;                 /**< Those that are possible and permitted. */
+    uint64_t offered;               /**< Those that the peer's region offers. */
+    int reasons[GDRFAB_PATHS_MAX];  /**< By GDRFAB_PATH_INDEX(), why not that path, as errno; 0: it is
+                                         possible and permitted, or the library has no path of that index. */
+    const void *desc;               /**< In: gdrfab_mr_desc() of the local memory that operations will
+                                         name, by which tcp and verbs choose too; NULL: host memory. */
+    uint64_t short_path;            /**< Of messages (GDRFAB_KEY_MESSAGES): the GDRFAB_PATH_* of messages
+                                         with up to short_size bytes, if it is another than that of longer
+                                         ones; else 0. */
+    size_t short_size;              /**< Bytes of the longest message that goes by short_path. */
 } gdrfab_path_info;
 
-/** Counts of what an endpoint has done so far. Bytes and RMA operations are counted by path; those of an
- * RDMA device by the way in which it reaches the memory of this side. */
+/** Counts of one path. */
+typedef struct gdrfab_path_stats {
+    uint64_t ops;    /**< RMA operations. */
+    uint64_t bytes;  /**< Their bytes. */
+} gdrfab_path_stats;
+
+/** Counts of what an endpoint has done so far. */
 typedef struct gdrfab_stats {
     size_t struct_size;        /**< sizeof(gdrfab_stats), set by the caller */
-    uint64_t ops_direct;       /**< RMA operations by GDRFAB_PATH_DIRECT. */
-    uint64_t ops_cma;          /**< RMA operations by GDRFAB_PATH_CMA. */
-    uint64_t ops_staged;       /**< RMA operations by GDRFAB_PATH_STAGED. */
-    uint64_t bytes_direct;     /**< Bytes by GDRFAB_PATH_DIRECT. */
-    uint64_t bytes_cma;        /**< Bytes by GDRFAB_PATH_CMA. */
-    uint64_t bytes_staged;     /**< Bytes by GDRFAB_PATH_STAGED. */
-    uint64_t bytes_helped;     /**< Bytes of this side's operations that the peer's CPU carried. */
+    /** RMA operations by path: stats.by_path[GDRFAB_PATH_INDEX(GDRFAB_PATH_CMA)].bytes, and so on. Those of
+     * an RDMA device count by the way in which it reaches the memory of this side. */
+    struct gdrfab_path_stats by_path[GDRFAB_PATHS_MAX];
     uint64_t sends;            /**< Messages sent. */
     uint64_t recvs;            /**< Messages received. */
-    uint64_t errors;           /**< Operations and receives that failed. */
     uint64_t unexpected;       /**< Messages kept until their receive was posted. */
-    uint64_t ops_ipc;          /**< RMA operations by GDRFAB_PATH_IPC. */
-    uint64_t bytes_ipc;        /**< Bytes by GDRFAB_PATH_IPC. */
-    uint64_t ops_nic;          /**< RMA operations by GDRFAB_PATH_NIC. */
-    uint64_t bytes_nic;        /**< Bytes by GDRFAB_PATH_NIC. */
-    uint64_t ops_socket;       /**< RMA operations by GDRFAB_PATH_SOCKET. */
-    uint64_t bytes_socket;     /**< Bytes by GDRFAB_PATH_SOCKET. */
-    uint64_t ops_dmabuf;       /**< RMA operations by GDRFAB_PATH_DMABUF. */
-    uint64_t bytes_dmabuf;     /**< Bytes by GDRFAB_PATH_DMABUF. */
-    uint64_t ops_peer_mem;     /**< RMA operations by GDRFAB_PATH_PEER_MEM. */
-    uint64_t bytes_peer_mem;   /**< Bytes by GDRFAB_PATH_PEER_MEM. */
+    uint64_t errors;           /**< Operations and receives that failed. */
+    uint64_t bytes_helped;     /**< Bytes of this side's operations that the peer's CPU carried. */
     uint64_t rails_lost;       /**< Rails that were lost, each time counted (GDRFAB_TCP_RAILS,
                                     GDRFAB_VERBS_RAILS). */
     uint64_t cache_hits;       /**< Of the domain of a connectionless endpoint: messages that a card read

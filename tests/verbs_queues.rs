@@ -93,12 +93,6 @@ fn paths() {
     });
     let held_by_device = local[0].2.key();
     let staged = local[3].2.key();
-    let of_one = |s: Stats, path| match path {
-        Paths::NIC => (s.ops_nic, s.bytes_nic),
-        Paths::DMABUF => (s.ops_dmabuf, s.bytes_dmabuf),
-        Paths::PEER_MEM => (s.ops_peer_mem, s.bytes_peer_mem),
-        _ => (s.ops_staged, s.bytes_staged),
-    };
     let restrictions = VERBS.into_iter().chain([Paths::DIRECT, Paths::empty()]).flat_map(|p| [(p, Paths::empty()), (Paths::empty(), p)]);
     for (require, forbid) in restrictions {
         a.set_policy(require, forbid);
@@ -136,9 +130,10 @@ fn paths() {
                 }
                 let after = a.stats();
                 for one in VERBS {
-                    let (ops, sum) = of_one(before, one);
+                    let counts = before.of(one);
                     let more = if allowed && one == taken { 2 } else { 0 };
-                    assert_eq!(of_one(after, one), (ops + more, sum + 64 * more), "{one:?} for {what}");
+                    let expected = PathStats { ops: counts.ops + more, bytes: counts.bytes + 64 * more };
+                    assert_eq!(after.of(one), expected, "{one:?} for {what}");
                 }
                 assert_eq!(after.errors, before.errors + if allowed { 0 } else { 2 }, "{what}");
             }
@@ -393,7 +388,7 @@ fn lists() {
     assert!(failed.is_none() && bells > 3 && requests >= 40, "{bells} {requests}");
     fault("none=1");
     let stats = a.stats();
-    assert_eq!(stats.bytes_nic, (100 + 100 + 40 + 40) * 400 + 8);
+    assert_eq!(stats.of(Paths::NIC).bytes, (100 + 100 + 40 + 40) * 400 + 8);
     // The sixth work request of the second chain fails: the block is named once nothing is in flight.
     fault("wc=10@22");
     let (_, _, failed) = run(512, 100, 6, 0);

@@ -372,6 +372,11 @@ static void g_flush(struct tp *t)
 		g_progress(t);
 }
 
+static uint64_t bytes_by(const gdrfab_stats *s, uint64_t path)
+{
+	return s->by_path[GDRFAB_PATH_INDEX(path)].bytes;
+}
+
 static void g_close(struct tp *t)
 {
 	struct gf *g = (void *)t;
@@ -380,8 +385,9 @@ static void g_close(struct tp *t)
 	OK(gdrfab_ep_stats(g->ep, &s));
 	if (!g->side && getenv("TP_VERBOSE"))
 		fprintf(stderr, "#gdrfab bytes direct=%" PRIu64 " cma=%" PRIu64 " staged=%" PRIu64 " socket=%" PRIu64
-			" helped=%" PRIu64 " unexpected=%" PRIu64 "\n", s.bytes_direct, s.bytes_cma, s.bytes_staged,
-			s.bytes_socket, s.bytes_helped, s.unexpected);
+			" helped=%" PRIu64 " unexpected=%" PRIu64 "\n",
+			bytes_by(&s, GDRFAB_PATH_DIRECT), bytes_by(&s, GDRFAB_PATH_CMA), bytes_by(&s, GDRFAB_PATH_STAGED),
+			bytes_by(&s, GDRFAB_PATH_SOCKET), s.bytes_helped, s.unexpected);
 	OK(gdrfab_mr_close(g->mr_in));
 	OK(gdrfab_mr_close(g->mr_src));
 	OK(gdrfab_ep_close(g->ep));

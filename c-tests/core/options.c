@@ -99,7 +99,9 @@ TEST(set_and_get)
 	MISUSE(gdrfab_ep_stats(ep, NULL), -EINVAL, "stats");
 	CHECK_EQ(path.path, 0x5a5a5a5a5a5a5a5a);
 	OK(gdrfab_ep_stats(ep, &stats));
-	CHECK_EQ(stats.ops_direct + stats.ops_cma + stats.ops_staged + stats.sends + stats.errors, 0);
+	CHECK_EQ(stats.sends + stats.errors, 0);
+	for (int i = 0; i < GDRFAB_PATHS_MAX; i++)
+		CHECK_EQ(stats.by_path[i].ops + stats.by_path[i].bytes, 0);
 	node_close(&n);
 }
 
@@ -185,20 +187,14 @@ static gdrfab_path_info path_to(struct node *n, uint64_t key)
 	ssize_t len = gdrfab_ep_explain(n->ep, key, text, sizeof text);
 	CHECK(len > 0 && (size_t)len < sizeof text && strlen(text) == (size_t)len);
 	CHECK_EQ(gdrfab_ep_explain(n->ep, key, NULL, 0), len);
-	const int refused[] = {[PATH_DIRECT] = info.direct_errno,
-			       [PATH_CMA] = info.cma_errno,
-			       [PATH_STAGED] = info.staged_errno,
-			       [PATH_IPC] = info.ipc_errno,
-			       [PATH_NIC] = info.nic_errno,
-			       [PATH_DMABUF] = info.dmabuf_errno,
-			       [PATH_PEER_MEM] = info.peer_mem_errno,
-			       [PATH_SOCKET] = info.socket_errno};
 	for (int p = 0; p < PATHS; p++) {
 		/* gdrfab_ep_query() and gdrfab_ep_explain() agree. */
-		CHECK_EQ((info.paths & paths[p].bit) != 0, refused[p] == 0);
+		CHECK_EQ((info.paths & paths[p].bit) != 0, info.reasons[p] == 0);
 		if (!names(text, paths[p].name))
 			test_fail(__FILE__, __LINE__, "the explanation is silent about %s: %s", paths[p].name, text);
 	}
+	for (int i = PATHS; i < GDRFAB_PATHS_MAX; i++)
+		CHECK_EQ(info.reasons[i], 0);
 	CHECK_EQ(info.path, info.paths & -info.paths);
 	CHECK_EQ(info.paths & ~info.offered, 0);
 	return info;
@@ -225,7 +221,7 @@ static uint64_t bytes_by(struct node *n, int path)
 	memset(&s, 0, sizeof s);
 	s.struct_size = sizeof s;
 	OK(gdrfab_ep_stats(n->ep, &s));
-	return path == PATH_DIRECT ? s.bytes_direct : path == PATH_CMA ? s.bytes_cma : s.bytes_staged;
+	return s.by_path[path].bytes;
 }
 
 static void chooses(struct node *n)
@@ -240,10 +236,10 @@ static void chooses(struct node *n)
 	CHECK((info.paths & GDRFAB_PATH_STAGED) != 0);
 	info = path_to(n, plain.key);
 	CHECK_EQ(info.paths & GDRFAB_PATH_DIRECT, 0);
-	CHECK(info.direct_errno != 0);
+	CHECK(info.reasons[PATH_DIRECT] != 0);
 	CHECK_EQ(info.path, refused ? GDRFAB_PATH_STAGED : GDRFAB_PATH_CMA);
 	if (refused)
-		CHECK_EQ(info.cma_errno, refused);
+		CHECK_EQ(info.reasons[PATH_CMA], refused);
 	memset(&info, 0, sizeof info);
 	info.struct_size = sizeof info;
 	CHECK_EQ(gdrfab_ep_query(n->ep, wrong_key(easy.key), &info), -EKEYREJECTED);

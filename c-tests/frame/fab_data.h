@@ -122,6 +122,7 @@ struct path {
 	const char *name;
 	uint64_t bit;
 };
+/* Indexes as of GDRFAB_PATH_INDEX(). */
 enum { PATH_DIRECT, PATH_CMA, PATH_STAGED, PATH_IPC, PATH_NIC, PATH_DMABUF, PATH_PEER_MEM, PATH_SOCKET, PATHS };
 
 /* A combination of a path and a kind of memory that can exist. */

@@ -57,17 +57,8 @@ void path_bytes(struct node *n, uint64_t bytes[PATHS])
 	memset(&s, 0, sizeof s);
 	s.struct_size = sizeof s;
 	OK(gdrfab_ep_stats(n->ep, &s));
-	memset(bytes, 0, PATHS * sizeof bytes[0]);
-	bytes[PATH_DIRECT] = s.bytes_direct;
-	bytes[PATH_CMA] = s.bytes_cma;
-	bytes[PATH_STAGED] = s.bytes_staged;
-	bytes[PATH_IPC] = s.bytes_ipc;
-#ifdef GDRFAB_RX_CQ_DATA
-	bytes[PATH_NIC] = s.bytes_nic;
-	bytes[PATH_DMABUF] = s.bytes_dmabuf;
-	bytes[PATH_PEER_MEM] = s.bytes_peer_mem;
-#endif
-	bytes[PATH_SOCKET] = s.bytes_socket;
+	for (int p = 0; p < PATHS; p++)
+		bytes[p] = s.by_path[p].bytes;
 }
 
 bool one_sided(const struct way *way)
@@ -203,8 +194,8 @@ void way_check(struct node *n, const struct way *way, struct remote to)
 	test_fail(__FILE__, __LINE__,
 		  "the path %s is not taken: path 0x%llx of 0x%llx, offered 0x%llx; direct: %s, cma: %s, staged: %s, ipc: %s; %s",
 		  way->path->name, (unsigned long long)info.path, (unsigned long long)info.paths,
-		  (unsigned long long)info.offered, strerror(info.direct_errno), strerror(info.cma_errno),
-		  strerror(info.staged_errno), strerror(info.ipc_errno), words);
+		  (unsigned long long)info.offered, strerror(info.reasons[PATH_DIRECT]), strerror(info.reasons[PATH_CMA]),
+		  strerror(info.reasons[PATH_STAGED]), strerror(info.reasons[PATH_IPC]), words);
 }
 
 void copier_up(struct node *n)

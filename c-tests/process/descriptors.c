@@ -47,7 +47,7 @@ static void lacks_a_descriptor(struct node *n)
 	write_once(n, to);
 	CHECK_EQ(gdrfab_ep_query(n->ep, to.key, &path), 0);
 	CHECK(path.path != GDRFAB_PATH_DIRECT);
-	CHECK_EQ(path.direct_errno, EMFILE);
+	CHECK_EQ(path.reasons[PATH_DIRECT], EMFILE);
 	CHECK(gdrfab_ep_explain(n->ep, to.key, words, sizeof words) > 0);
 	CHECK(strstr(words, strerror(EMFILE)));
 	CHECK(!strstr(words, strerror(ENOENT)));

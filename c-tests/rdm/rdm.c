@@ -252,7 +252,7 @@ static void the_target_carries_a_part_of_large_copies(struct self *s)
 		OK(gdrfab_ep_setopt(s->ep, GDRFAB_OPT_ENDPOINT, GDRFAB_OPT_COOP, &coop, sizeof coop));
 		copy_until_helped(s, false, mem, SIZE, false);
 		OK(gdrfab_ep_stats(s->ep, &stats));
-		bool shared = may && stats.bytes_cma > 0;
+		bool shared = may && stats.by_path[GDRFAB_PATH_INDEX(GDRFAB_PATH_CMA)].bytes > 0;
 		coop = 2;
 		CHECK_EQ(gdrfab_ep_setopt(s->ep, GDRFAB_OPT_ENDPOINT, GDRFAB_OPT_COOP, &coop, sizeof coop), may ? 0 : -EOPNOTSUPP);
 		for (uint64_t turn = 0; turn < 4; turn++) {

@@ -101,7 +101,7 @@ static void reaches(struct node *n)
 			CHECK_EQ(info.path, GDRFAB_PATH_DIRECT);
 		if (i == 1 && (differ_in("pid") || differ_in("user"))) {
 			CHECK_EQ(info.path, GDRFAB_PATH_STAGED);
-			CHECK(info.cma_errno != 0);
+			CHECK(info.reasons[PATH_CMA] != 0);
 			SAYS(words, differ_in("pid") ? "another pid namespace" : "trace the peer");
 		}
 		if (!differ_in("pid") && differ_in("net") && network_is_told(n))

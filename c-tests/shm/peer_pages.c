@@ -89,7 +89,7 @@ static void path_is_lost(struct node *n, const struct remote *to, enum loss loss
 	info.struct_size = sizeof info;
 	OK(gdrfab_ep_query(n->ep, to->key, &info));
 	CHECK_EQ(info.path, GDRFAB_PATH_STAGED);
-	CHECK_EQ(info.cma_errno, errnos[loss]);
+	CHECK_EQ(info.reasons[PATH_CMA], errnos[loss]);
 }
 
 /* --- a path that is lost --- */

@@ -135,10 +135,10 @@ static void tells(struct node *n, uint64_t key, uint64_t path)
 	OK(gdrfab_ep_query(n->ep, key, &info));
 	CHECK_EQ(info.path, path);
 	CHECK_EQ(info.paths, path);
-	CHECK_EQ(info.socket_errno == 0, path == GDRFAB_PATH_SOCKET);
-	CHECK_EQ(info.staged_errno == 0, path == GDRFAB_PATH_STAGED);
-	CHECK(info.direct_errno && info.ipc_errno && info.cma_errno);
-	CHECK(info.nic_errno && info.dmabuf_errno && info.peer_mem_errno);
+	CHECK_EQ(info.reasons[PATH_SOCKET] == 0, path == GDRFAB_PATH_SOCKET);
+	CHECK_EQ(info.reasons[PATH_STAGED] == 0, path == GDRFAB_PATH_STAGED);
+	CHECK(info.reasons[PATH_DIRECT] && info.reasons[PATH_IPC] && info.reasons[PATH_CMA]);
+	CHECK(info.reasons[PATH_NIC] && info.reasons[PATH_DMABUF] && info.reasons[PATH_PEER_MEM]);
 }
 
 static void chooses(struct node *n)
@@ -160,9 +160,9 @@ static void chooses(struct node *n)
 	for (int i = 0; i < 2; i++)
 		get(n, host, 0);
 	gdrfab_stats s = stats_of(n);
-	CHECK_EQ(s.ops_socket, 5);
-	CHECK_EQ(s.bytes_socket, 3 * 100 + 2 * 200);
-	CHECK_EQ(s.ops_staged + s.ops_direct + s.ops_nic + s.errors, 0);
+	CHECK_EQ(s.by_path[PATH_SOCKET].ops, 5);
+	CHECK_EQ(s.by_path[PATH_SOCKET].bytes, 3 * 100 + 2 * 200);
+	CHECK_EQ(s.by_path[PATH_STAGED].ops + s.by_path[PATH_DIRECT].ops + s.by_path[PATH_NIC].ops + s.errors, 0);
 
 	option(n, GDRFAB_OPT_REQUIRE_PATH, GDRFAB_PATH_SOCKET);
 	put(n, host, 0);
@@ -180,7 +180,7 @@ static void chooses(struct node *n)
 	if (device) {
 		put(n, other, 0);
 		get(n, other, 0);
-		CHECK_EQ(stats_of(n).bytes_staged, 100 + 200 + 100 + 200);
+		CHECK_EQ(stats_of(n).by_path[PATH_STAGED].bytes, 100 + 200 + 100 + 200);
 	}
 	option(n, GDRFAB_OPT_REQUIRE_PATH, 0);
 	option(n, GDRFAB_OPT_FORBID_PATH, GDRFAB_PATH_STAGED);

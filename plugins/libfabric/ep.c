@@ -21,12 +21,14 @@ static void say_counts(struct ep *e)
 		snprintf(peer, sizeof peer, "its address vector");
 	else if (gdrfab_ep_getpeer(e->it, peer, &len) < 0 && *e->dest)
 		snprintf(peer, sizeof peer, "%s", e->dest);
+#define OPS(path) (unsigned long long)s.by_path[GDRFAB_PATH_INDEX(path)].ops
 	INFO(FI_LOG_EP_CTRL,
 	     "%s endpoint to %s closed: %llu messages sent, %llu received; RMA operations by path: direct %llu, cma %llu, "
 	     "staged %llu, ipc %llu, nic %llu, socket %llu\n",
 	     e->domain->info->prov_name, peer, (unsigned long long)s.sends, (unsigned long long)s.recvs,
-	     (unsigned long long)s.ops_direct, (unsigned long long)s.ops_cma, (unsigned long long)s.ops_staged,
-	     (unsigned long long)s.ops_ipc, (unsigned long long)s.ops_nic, (unsigned long long)s.ops_socket);
+	     OPS(GDRFAB_PATH_DIRECT), OPS(GDRFAB_PATH_CMA), OPS(GDRFAB_PATH_STAGED), OPS(GDRFAB_PATH_IPC), OPS(GDRFAB_PATH_NIC),
+	     OPS(GDRFAB_PATH_SOCKET));
+#undef OPS
 }
 
 static int ep_close(struct fid *fid)

@@ -186,14 +186,14 @@ void Link::count(border::Params &to)
 	stats.struct_size = sizeof stats;
 	if (!ep || gdrfab_ep_stats(ep, &stats) < 0)
 		return;
-	to["bytes_direct"] = std::to_string(stats.bytes_direct);
-	to["bytes_cma"] = std::to_string(stats.bytes_cma);
-	to["bytes_staged"] = std::to_string(stats.bytes_staged);
-	to["bytes_ipc"] = std::to_string(stats.bytes_ipc);
-	to["bytes_nic"] = std::to_string(stats.bytes_nic);
-	to["bytes_dmabuf"] = std::to_string(stats.bytes_dmabuf);
-	to["bytes_peer_mem"] = std::to_string(stats.bytes_peer_mem);
-	to["bytes_socket"] = std::to_string(stats.bytes_socket);
+	static constexpr struct {
+		const char *name;
+		uint64_t path;
+	} counts[] = {{"bytes_direct", GDRFAB_PATH_DIRECT}, {"bytes_cma", GDRFAB_PATH_CMA}, {"bytes_staged", GDRFAB_PATH_STAGED},
+		      {"bytes_ipc", GDRFAB_PATH_IPC}, {"bytes_nic", GDRFAB_PATH_NIC}, {"bytes_dmabuf", GDRFAB_PATH_DMABUF},
+		      {"bytes_peer_mem", GDRFAB_PATH_PEER_MEM}, {"bytes_socket", GDRFAB_PATH_SOCKET}};
+	for (const auto &count : counts)
+		to[count.name] = std::to_string(stats.by_path[GDRFAB_PATH_INDEX(count.path)].bytes);
 }
 
 std::string Link::path_to(uint64_t index, uint64_t key)

@@ -3,7 +3,8 @@
 
 use super::boundary::{ExtensibleStruct, control, counted, null, object, output_sized, write_sized, write_text};
 use super::objects::gdrfab_ep;
-use crate::error::{Error, Result};
+use super::types::GDRFAB_PATHS_MAX;
+use crate::error::Result;
 use crate::fabric::PathAnswer;
 use libc::{c_char, c_int, c_void, ssize_t};
 use std::mem::offset_of;
@@ -26,22 +27,9 @@ pub struct gdrfab_path_info {
     pub paths: u64,
     /// Those that the peer's region offers.
     pub offered: u64,
-    /// Why not GDRFAB_PATH_DIRECT, as errno; 0: possible. The same for the others:
-    pub direct_errno: c_int,
-    /// GDRFAB_PATH_CMA
-    pub cma_errno: c_int,
-    /// GDRFAB_PATH_STAGED
-    pub staged_errno: c_int,
-    /// GDRFAB_PATH_IPC
-    pub ipc_errno: c_int,
-    /// GDRFAB_PATH_NIC
-    pub nic_errno: c_int,
-    /// GDRFAB_PATH_DMABUF
-    pub dmabuf_errno: c_int,
-    /// GDRFAB_PATH_PEER_MEM
-    pub peer_mem_errno: c_int,
-    /// GDRFAB_PATH_SOCKET
-    pub socket_errno: c_int,
+    /// By GDRFAB_PATH_INDEX(), why not that path, as errno; 0: it is possible and permitted, or the library
+    /// has no path of that index.
+    pub reasons: [c_int; GDRFAB_PATHS_MAX],
     /// In: gdrfab_mr_desc() of the local memory that operations will name, by which tcp and verbs choose too;
     /// NULL: host memory.
     pub desc: *const c_void,
@@ -52,54 +40,33 @@ pub struct gdrfab_path_info {
     pub short_size: usize,
 }
 
-/// Counts of what an endpoint has done so far. Bytes and RMA operations are counted by path; those of an
-/// RDMA device by the way in which it reaches the memory of this side.
+/// Counts of one path.
+#[repr(C)]
+pub struct gdrfab_path_stats {
+    /// RMA operations.
+    pub ops: u64,
+    /// Their bytes.
+    pub bytes: u64,
+}
+
+/// Counts of what an endpoint has done so far.
 #[repr(C)]
 pub struct gdrfab_stats {
     /// sizeof(gdrfab_stats), set by the caller
     pub struct_size: usize,
-    /// RMA operations by GDRFAB_PATH_DIRECT.
-    pub ops_direct: u64,
-    /// RMA operations by GDRFAB_PATH_CMA.
-    pub ops_cma: u64,
-    /// RMA operations by GDRFAB_PATH_STAGED.
-    pub ops_staged: u64,
-    /// Bytes by GDRFAB_PATH_DIRECT.
-    pub bytes_direct: u64,
-    /// Bytes by GDRFAB_PATH_CMA.
-    pub bytes_cma: u64,
-    /// Bytes by GDRFAB_PATH_STAGED.
-    pub bytes_staged: u64,
-    /// Bytes of this side's operations that the peer's CPU carried.
-    pub bytes_helped: u64,
+    /// RMA operations by path: stats.by_path[GDRFAB_PATH_INDEX(GDRFAB_PATH_CMA)].bytes, and so on. Those of
+    /// an RDMA device count by the way in which it reaches the memory of this side.
+    pub by_path: [gdrfab_path_stats; GDRFAB_PATHS_MAX],
     /// Messages sent.
     pub sends: u64,
     /// Messages received.
     pub recvs: u64,
-    /// Operations and receives that failed.
-    pub errors: u64,
     /// Messages kept until their receive was posted.
     pub unexpected: u64,
-    /// RMA operations by GDRFAB_PATH_IPC.
-    pub ops_ipc: u64,
-    /// Bytes by GDRFAB_PATH_IPC.
-    pub bytes_ipc: u64,
-    /// RMA operations by GDRFAB_PATH_NIC.
-    pub ops_nic: u64,
-    /// Bytes by GDRFAB_PATH_NIC.
-    pub bytes_nic: u64,
-    /// RMA operations by GDRFAB_PATH_SOCKET.
-    pub ops_socket: u64,
-    /// Bytes by GDRFAB_PATH_SOCKET.
-    pub bytes_socket: u64,
-    /// RMA operations by GDRFAB_PATH_DMABUF.
-    pub ops_dmabuf: u64,
-    /// Bytes by GDRFAB_PATH_DMABUF.
-    pub bytes_dmabuf: u64,
-    /// RMA operations by GDRFAB_PATH_PEER_MEM.
-    pub ops_peer_mem: u64,
-    /// Bytes by GDRFAB_PATH_PEER_MEM.
-    pub bytes_peer_mem: u64,
+    /// Operations and receives that failed.
+    pub errors: u64,
+    /// Bytes of this side's operations that the peer's CPU carried.
+    pub bytes_helped: u64,
     /// Rails that were lost, each time counted (GDRFAB_TCP_RAILS, GDRFAB_VERBS_RAILS).
     pub rails_lost: u64,
     /// Of the domain of a connectionless endpoint: messages that a card read from device memory whose region
@@ -134,7 +101,7 @@ pub struct gdrfab_rail_info {
 
 // SAFETY: repr(C), size first; `desc` is a number in the type of a pointer, and never followed.
 unsafe impl ExtensibleStruct for gdrfab_path_info {
-    const FIRST: usize = 48;
+    const FIRST: usize = 120;
 }
 // SAFETY: repr(C), size first, integers only.
 unsafe impl ExtensibleStruct for gdrfab_rail_info {
@@ -142,7 +109,7 @@ unsafe impl ExtensibleStruct for gdrfab_rail_info {
 }
 // SAFETY: repr(C), size first, integers only.
 unsafe impl ExtensibleStruct for gdrfab_stats {
-    const FIRST: usize = 96;
+    const FIRST: usize = 336;
 }
 
 /// Tells which path the next operation to a peer's region uses from this endpoint, and for each other path
@@ -198,21 +165,16 @@ unsafe fn answer(info: *mut gdrfab_path_info, query: impl FnOnce(u64) -> Result<
         let has_desc = out.cast::<usize>().read() >= offset_of!(gdrfab_path_info, desc) + size_of::<*const c_void>();
         let desc = if has_desc { (&raw const (*out).desc).read() } else { std::ptr::null() };
         let a = query(desc as u64)?;
-        let v = &a.refusals;
-        let errno_of = |e: &Option<Error>| e.as_ref().map_or(0, |e| e.errno);
+        let mut reasons = [0; GDRFAB_PATHS_MAX];
+        for (path, refusal) in a.refusals.each() {
+            reasons[path.index()] = refusal.as_ref().map_or(0, |e| e.errno);
+        }
         let answer = gdrfab_path_info {
             struct_size: 0,
             path: a.path.bits(),
             paths: a.paths.bits(),
             offered: a.offered.bits(),
-            direct_errno: errno_of(&v.direct),
-            cma_errno: errno_of(&v.cma),
-            staged_errno: errno_of(&v.staged),
-            ipc_errno: errno_of(&v.ipc),
-            nic_errno: errno_of(&v.nic),
-            dmabuf_errno: errno_of(&v.dmabuf),
-            peer_mem_errno: errno_of(&v.peer_mem),
-            socket_errno: errno_of(&v.socket),
+            reasons,
             desc,
             short_path: a.short.map_or(0, |short| short.path.bits()),
             short_size: a.short.map_or(0, |short| short.most),
@@ -296,27 +258,12 @@ pub unsafe extern "C" fn gdrfab_ep_stats(ep: *mut gdrfab_ep, stats: *mut gdrfab_
         let s = object(ep, "ep")?.stats();
         let counts = gdrfab_stats {
             struct_size: 0,
-            ops_direct: s.ops_direct,
-            ops_cma: s.ops_cma,
-            ops_staged: s.ops_staged,
-            bytes_direct: s.bytes_direct,
-            bytes_cma: s.bytes_cma,
-            bytes_staged: s.bytes_staged,
-            bytes_helped: s.bytes_helped,
+            by_path: s.by_path.map(|of| gdrfab_path_stats { ops: of.ops, bytes: of.bytes }),
             sends: s.sends,
             recvs: s.recvs,
-            errors: s.errors,
             unexpected: s.unexpected,
-            ops_ipc: s.ops_ipc,
-            ops_nic: s.ops_nic,
-            bytes_nic: s.bytes_nic,
-            ops_socket: s.ops_socket,
-            bytes_socket: s.bytes_socket,
-            bytes_ipc: s.bytes_ipc,
-            ops_dmabuf: s.ops_dmabuf,
-            bytes_dmabuf: s.bytes_dmabuf,
-            ops_peer_mem: s.ops_peer_mem,
-            bytes_peer_mem: s.bytes_peer_mem,
+            errors: s.errors,
+            bytes_helped: s.bytes_helped,
             rails_lost: s.rails_lost,
             cache_hits: s.cache_hits,
             cache_misses: s.cache_misses,

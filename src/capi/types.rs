@@ -283,6 +283,11 @@ pub const GDRFAB_PATH_PEER_MEM: u64 = 1u64 << 6;
 /// A socket's kernel copies, with the target's progress.
 pub const GDRFAB_PATH_SOCKET: u64 = 1u64 << 7;
 
+/// Entries of an array by path; those of indexes without a path are 0.
+pub const GDRFAB_PATHS_MAX: usize = 16;
+
+// #define GDRFAB_PATH_INDEX
+
 // == Device memory ==
 // Pointers to device memory are numbers here: the CPU never follows them. Drivers are loaded when their
 // memory is first named or asked about. They do not survive fork(): a child gets -EPERM for a driver that its

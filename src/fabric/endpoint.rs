@@ -25,7 +25,7 @@ use crate::prov::{self, Request, flags};
 use parking_lot::Mutex;
 use std::sync::Arc;
 
-pub use crate::prov::report::{PathReport as PathAnswer, RailReport, Stats};
+pub use crate::prov::report::{PathReport as PathAnswer, PathStats, RailReport, Stats};
 
 /// The objects that are bound to an endpoint, for detaching when it closes.
 #[derive(Default)]

@@ -30,12 +30,20 @@ impl Paths {
     /// Every path, fastest first.
     pub const ALL: [Paths; 8] =
         [Paths::DIRECT, Paths::IPC, Paths::NIC, Paths::DMABUF, Paths::PEER_MEM, Paths::CMA, Paths::SOCKET, Paths::STAGED];
+    /// Entries of an array by path, with room for later paths.
+    pub const MAX: usize = 16;
     /// The names of the paths, in the order of the bits.
     pub const WORDS: [&str; 8] = ["direct", "cma", "staged", "ipc", "nic", "dmabuf", "peer-mem", "socket"];
 
     /// The fastest of the set.
     pub fn best(self) -> Paths {
         Paths::ALL.into_iter().find(|p| self.contains(*p)).unwrap_or(Paths::empty())
+    }
+
+    /// The index of one path, the number of its bit, in an array of `MAX` entries.
+    #[inline]
+    pub const fn index(self) -> usize {
+        self.bits().trailing_zeros() as usize % Paths::MAX
     }
 
     /// The names, as "direct,cma"; "none" for an empty set.

@@ -5,24 +5,17 @@ use crate::error::{Code, Error, errno};
 use crate::mr::Paths;
 use std::net::IpAddr;
 
+/// Operations and bytes that took one path.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PathStats {
+    pub ops: u64,
+    pub bytes: u64,
+}
+
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stats {
-    pub ops_direct: u64,
-    pub ops_cma: u64,
-    pub ops_staged: u64,
-    pub ops_ipc: u64,
-    pub ops_nic: u64,
-    pub ops_dmabuf: u64,
-    pub ops_peer_mem: u64,
-    pub ops_socket: u64,
-    pub bytes_direct: u64,
-    pub bytes_cma: u64,
-    pub bytes_staged: u64,
-    pub bytes_ipc: u64,
-    pub bytes_nic: u64,
-    pub bytes_dmabuf: u64,
-    pub bytes_peer_mem: u64,
-    pub bytes_socket: u64,
+    /// RMA operations, by `Paths::index`.
+    pub by_path: [PathStats; Paths::MAX],
     pub bytes_helped: u64,
     pub sends: u64,
     pub recvs: u64,
@@ -36,40 +29,30 @@ pub struct Stats {
 }
 
 impl Stats {
+    /// The counts of one path.
+    #[inline]
+    pub fn of(&self, path: Paths) -> PathStats {
+        self.by_path[path.index()]
+    }
+
+    #[inline]
+    pub fn of_mut(&mut self, path: Paths) -> &mut PathStats {
+        &mut self.by_path[path.index()]
+    }
+
     #[inline]
     pub fn moved(&mut self, path: Paths, bytes: usize) {
-        let (ops, sum) = match path {
-            Paths::DIRECT => (&mut self.ops_direct, &mut self.bytes_direct),
-            Paths::CMA => (&mut self.ops_cma, &mut self.bytes_cma),
-            Paths::IPC => (&mut self.ops_ipc, &mut self.bytes_ipc),
-            Paths::STAGED => (&mut self.ops_staged, &mut self.bytes_staged),
-            Paths::SOCKET => (&mut self.ops_socket, &mut self.bytes_socket),
-            Paths::DMABUF => (&mut self.ops_dmabuf, &mut self.bytes_dmabuf),
-            Paths::PEER_MEM => (&mut self.ops_peer_mem, &mut self.bytes_peer_mem),
-            _ => (&mut self.ops_nic, &mut self.bytes_nic),
-        };
-        *ops += 1;
-        *sum += bytes as u64;
+        let counts = self.of_mut(path);
+        counts.ops += 1;
+        counts.bytes += bytes as u64;
     }
 
     /// Adds the counts of another endpoint.
     pub fn add(&mut self, other: &Stats) {
-        self.ops_direct += other.ops_direct;
-        self.ops_cma += other.ops_cma;
-        self.ops_staged += other.ops_staged;
-        self.ops_ipc += other.ops_ipc;
-        self.ops_nic += other.ops_nic;
-        self.ops_dmabuf += other.ops_dmabuf;
-        self.ops_peer_mem += other.ops_peer_mem;
-        self.ops_socket += other.ops_socket;
-        self.bytes_direct += other.bytes_direct;
-        self.bytes_cma += other.bytes_cma;
-        self.bytes_staged += other.bytes_staged;
-        self.bytes_ipc += other.bytes_ipc;
-        self.bytes_nic += other.bytes_nic;
-        self.bytes_dmabuf += other.bytes_dmabuf;
-        self.bytes_peer_mem += other.bytes_peer_mem;
-        self.bytes_socket += other.bytes_socket;
+        for (sum, more) in self.by_path.iter_mut().zip(&other.by_path) {
+            sum.ops += more.ops;
+            sum.bytes += more.bytes;
+        }
         self.bytes_helped += other.bytes_helped;
         self.sends += other.sends;
         self.recvs += other.recvs;
@@ -82,8 +65,9 @@ impl Stats {
     #[cold]
     pub fn not_by_nic(&mut self, path: Paths, bytes: usize) {
         self.moved(path, bytes);
-        self.ops_nic = self.ops_nic.wrapping_sub(1);
-        self.bytes_nic = self.bytes_nic.wrapping_sub(bytes as u64);
+        let nic = self.of_mut(Paths::NIC);
+        nic.ops = nic.ops.wrapping_sub(1);
+        nic.bytes = nic.bytes.wrapping_sub(bytes as u64);
     }
 }
 
@@ -108,7 +92,7 @@ impl Refusals {
     }
 
     /// The paths with their refusals, fastest first.
-    fn each(&self) -> [(Paths, &Option<Error>); 8] {
+    pub fn each(&self) -> [(Paths, &Option<Error>); 8] {
         [
             (Paths::DIRECT, &self.direct),
             (Paths::IPC, &self.ipc),

@@ -20,6 +20,8 @@ use std::path::Path;
 const WIDTH: usize = 110;
 /// Most lines of a comment beside its constant or field; a longer comment stands above.
 const BESIDE: usize = 3;
+/// Most columns of a field that has its comment beside it.
+const NARROW: usize = 50;
 
 #[derive(Default)]
 struct Section {
@@ -225,14 +227,15 @@ fn banner(section: &Section) -> String {
 
 /// Lines of code with their comments in a column beside them.
 fn table(rows: Vec<Item>, indent: &str) -> String {
-    let column = rows.iter().map(|r| indent.len() + r.code[0].len()).max().unwrap_or(0) + 2;
+    let fits_beside = |row: &Item| indent.is_empty() || row.code[0].len() <= NARROW;
+    let column = rows.iter().filter(|r| fits_beside(r)).map(|r| indent.len() + r.code[0].len()).max().unwrap_or(0) + 2;
     let mut out = String::new();
     for row in rows {
         let code = format!("{indent}{}", row.code[0]);
         let lines = wrap(&row.comment.join(" "), (WIDTH - "/**<  */".len()).saturating_sub(column));
         if row.comment.is_empty() {
             out.push_str(&format!("{code}\n"));
-        } else if lines.len() <= BESIDE && !row.comment.iter().any(String::is_empty) {
+        } else if fits_beside(&row) && lines.len() <= BESIDE && !row.comment.iter().any(String::is_empty) {
             let gap = format!("\n{:column$}     ", "");
             out.push_str(&format!("{code:column$}/**< {} */\n", lines.join(&gap)));
         } else {

@@ -117,7 +117,7 @@ fn bytes_are_written_and_read_and_messages_arrive() {
     let entry = server.entry().unwrap();
     assert_eq!((entry.context, entry.len, &room[..4]), (14, 4, &b"5678"[..]));
     assert_eq!(client.core.prov().report(mr.key, 0).unwrap().path, Paths::DIRECT);
-    assert!(ep.is_here() && client.core.prov().stats().bytes_direct == 12);
+    assert!(ep.is_here() && client.core.prov().stats().of(Paths::DIRECT).bytes == 12);
 }
 
 #[test]

@@ -190,33 +190,13 @@ impl Client<'_> {
             }
             return Ok((both_ways(back, ours), 0.0));
         }
-        let counts = [
-            (Paths::DIRECT, stats.ops_direct),
-            (Paths::IPC, stats.ops_ipc),
-            (Paths::CMA, stats.ops_cma),
-            (Paths::STAGED, stats.ops_staged),
-            (Paths::NIC, stats.ops_nic),
-            (Paths::DMABUF, stats.ops_dmabuf),
-            (Paths::PEER_MEM, stats.ops_peer_mem),
-            (Paths::SOCKET, stats.ops_socket),
-        ];
-        let taken = counts.into_iter().filter(|(_, n)| *n > 0).fold(Paths::empty(), |all, (p, _)| all | p);
+        let taken = Paths::ALL.into_iter().filter(|path| stats.of(*path).ops > 0).fold(Paths::empty(), |all, p| all | p);
         // The counts grow when operations complete, which this side did not see of the last ones; then the path is asked for.
         let taken =
             if (network || self.link.traits.rdm || test.action().is_some()) && taken.is_empty() { self.link.path()?.path } else { taken };
         check_required(size, required, taken)?;
-        let bytes = [
-            stats.bytes_direct,
-            stats.bytes_ipc,
-            stats.bytes_cma,
-            stats.bytes_staged,
-            stats.bytes_nic,
-            stats.bytes_dmabuf,
-            stats.bytes_peer_mem,
-            stats.bytes_socket,
-            stats.bytes_helped,
-        ];
-        let helped = stats.bytes_helped as f64 / bytes.into_iter().sum::<u64>().max(1) as f64;
+        let bytes = stats.by_path.iter().map(|of| of.bytes).sum::<u64>() + stats.bytes_helped;
+        let helped = stats.bytes_helped as f64 / bytes.max(1) as f64;
         let back = if test == Test::WriteLat && !self.options.one_way() { back } else { taken };
         check_required(size, required, back)?;
         Ok((both_ways(taken, back), helped))

@@ -8,7 +8,7 @@ use crate::provider::ProviderTraits;
 use crate::socket::Control;
 use crate::wire::{self, Kinds, MAIL_MAX, Mail, PeerMemory, Plan, peer_failed, silent};
 use gdrfab::error::{Code, Error, Result, errno};
-use gdrfab::fabric::{Cq, Endpoint, PathAnswer, Stats, UNSPEC};
+use gdrfab::fabric::{Cq, Endpoint, PathAnswer, PathStats, Stats, UNSPEC};
 use gdrfab::mr::Paths;
 use gdrfab::prov::Completion;
 use gdrfab::prov::flags;
@@ -418,22 +418,10 @@ impl Link {
 /// The counts that tell which path bytes took.
 fn each(a: Stats, b: Stats, of: fn(u64, u64) -> u64) -> Stats {
     Stats {
-        ops_direct: of(a.ops_direct, b.ops_direct),
-        ops_cma: of(a.ops_cma, b.ops_cma),
-        ops_staged: of(a.ops_staged, b.ops_staged),
-        bytes_direct: of(a.bytes_direct, b.bytes_direct),
-        bytes_cma: of(a.bytes_cma, b.bytes_cma),
-        bytes_staged: of(a.bytes_staged, b.bytes_staged),
-        ops_ipc: of(a.ops_ipc, b.ops_ipc),
-        bytes_ipc: of(a.bytes_ipc, b.bytes_ipc),
-        ops_nic: of(a.ops_nic, b.ops_nic),
-        bytes_nic: of(a.bytes_nic, b.bytes_nic),
-        ops_dmabuf: of(a.ops_dmabuf, b.ops_dmabuf),
-        bytes_dmabuf: of(a.bytes_dmabuf, b.bytes_dmabuf),
-        ops_peer_mem: of(a.ops_peer_mem, b.ops_peer_mem),
-        bytes_peer_mem: of(a.bytes_peer_mem, b.bytes_peer_mem),
-        ops_socket: of(a.ops_socket, b.ops_socket),
-        bytes_socket: of(a.bytes_socket, b.bytes_socket),
+        by_path: std::array::from_fn(|i| PathStats {
+            ops: of(a.by_path[i].ops, b.by_path[i].ops),
+            bytes: of(a.by_path[i].bytes, b.by_path[i].bytes),
+        }),
         bytes_helped: of(a.bytes_helped, b.bytes_helped),
         ..a
     }

@@ -3,6 +3,7 @@
 //! directly into the caller's array. A completion that needs more work takes the slow path (`state/mod.rs`, `recv.rs`),
 //! which puts its entry into that queue.
 
+use crate::mr::Paths;
 use crate::prov::flags;
 use crate::prov::queue::{Completion, Found};
 use crate::prov::verbs::cq::{BATCH, Cq, Inner};
@@ -42,8 +43,9 @@ impl State {
             self.stats.sends += 1;
         } else {
             // Wrapping, because `not_by_nic` may have subtracted this operation before.
-            self.stats.ops_nic = self.stats.ops_nic.wrapping_add(1);
-            self.stats.bytes_nic = self.stats.bytes_nic.wrapping_add(done.len as u64);
+            let nic = self.stats.of_mut(Paths::NIC);
+            nic.ops = nic.ops.wrapping_add(1);
+            nic.bytes = nic.bytes.wrapping_add(done.len as u64);
         }
         Some(done)
     }

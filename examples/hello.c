@@ -138,10 +138,10 @@ static void client(void)
 
 	memset(&path, 0, sizeof path);
 	path.struct_size = sizeof path;
-	OK(gdrfab_ep_query(ep, accepted.target.key, &path)); /* the bytes' path, and the reason for it */
+	OK(gdrfab_ep_query(ep, 0, accepted.target.key, &path)); /* the bytes' path, and the reason for it */
 	OK(gdrfab_tostr(&path.path, GDRFAB_TYPE_PATHS, words, sizeof words));
 	printf("client: path: %s\n", words);
-	OK(gdrfab_ep_explain(ep, accepted.target.key, words, sizeof words));
+	OK(gdrfab_ep_explain(ep, 0, accepted.target.key, words, sizeof words));
 	printf("client: %s", words);
 
 	OK(gdrfab_writedata(ep, text, sizeof text, NULL, 42, 0, accepted.target.addr, accepted.target.key, NULL));

@@ -240,7 +240,7 @@ static void taker(struct side *s)
 			}
 	}
 	free(block);
-	OK(gdrfab_ep_explain(s->ep, cache.key, words, sizeof words));
+	OK(gdrfab_ep_explain(s->ep, 0, cache.key, words, sizeof words));
 	printf("taker: %s", words);
 
 	/* The same blocks are read many times, so the list is prepared once. */

@@ -1894,19 +1894,25 @@ int gdrfab_ep_getopt(struct gdrfab_ep *ep, int level, int optname, void *optval,
 
 /** The path that an operation uses, and why not another. */
 typedef struct gdrfab_path_info {
-    size_t struct_size;             /**< sizeof(gdrfab_path_info), set by the caller */
-    uint64_t path;                  /**< The GDRFAB_PATH_* that operations use; 0: none is possible and
-                                         permitted. */
-    uint64_t paths;                 /**< Those that are possible and permitted. */
-    uint64_t offered;               /**< Those that the peer's region offers. */
-    int reasons[GDRFAB_PATHS_MAX];  /**< By GDRFAB_PATH_INDEX(), why not that path, as errno; 0: it is
-                                         possible and permitted, or the library has no path of that index. */
-    const void *desc;               /**< In: gdrfab_mr_desc() of the local memory that operations will
-                                         name, by which tcp and verbs choose too; NULL: host memory. */
-    uint64_t short_path;            /**< Of messages (GDRFAB_KEY_MESSAGES): the GDRFAB_PATH_* of messages
-                                         with up to short_size bytes, if it is another than that of longer
-                                         ones; else 0. */
-    size_t short_size;              /**< Bytes of the longest message that goes by short_path. */
+    size_t struct_size;              /**< sizeof(gdrfab_path_info), set by the caller */
+    uint64_t path;                   /**< The GDRFAB_PATH_* that operations use; 0: none is possible and
+                                          permitted. */
+    uint64_t paths;                  /**< Those that are possible and permitted. */
+    uint64_t offered;                /**< Those that the peer's region offers. */
+    int reasons[GDRFAB_PATHS_MAX];   /**< By GDRFAB_PATH_INDEX(), why not that path, as errno; 0: it is
+                                          possible and permitted, or the library has no path of that index. */
+    const void *desc;                /**< In: gdrfab_mr_desc() of the local memory that operations will
+                                          name, by which tcp and verbs choose too; NULL: host memory. */
+    uint64_t short_path;             /**< Of messages (GDRFAB_KEY_MESSAGES): the GDRFAB_PATH_* of messages
+                                          with up to short_size bytes, if it is another than that of longer
+                                          ones; else 0. */
+    size_t short_size;               /**< Bytes of the longest message that goes by short_path. */
+    struct gdrfab_rail_info *rails;  /**< In: an array that gets the rails of the connection, the nearest
+                                          first; or NULL. */
+    uint32_t rails_max;              /**< In: number of rails for which the array has room; 0 if it is
+                                          NULL. */
+    uint32_t rails_count;            /**< Number of rails, also if there is no room for all; 0: the
+                                          connection has no rails. */
 } gdrfab_path_info;
 
 /** Counts of one path. */
@@ -1938,18 +1944,18 @@ typedef struct gdrfab_stats {
 
 /** One rail of a connection that has several (GDRFAB_TCP_RAILS, GDRFAB_VERBS_RAILS). */
 typedef struct gdrfab_rail_info {
-    size_t struct_size;  /**< sizeof(gdrfab_rail_info), set by the caller */
-    uint32_t up;         /**< 1: it is up; 0: it is lost, and being connected again. */
-    uint32_t losses;     /**< Number of times that it was lost. */
-    uint64_t bytes_out;  /**< Bytes sent; bytes sent twice are counted twice. The first rail of verbs
-                              counts its parts of operations that go over several rails. */
-    uint64_t bytes_in;   /**< Bytes received. */
-    char own[48];        /**< This side's address, without a port: of InfiniBand its GID. */
-    char peer[48];       /**< The peer's. */
+    uint32_t up;           /**< 1: it is up; 0: it is lost, and being connected again. */
+    uint32_t losses;       /**< Number of times that it was lost. */
+    uint64_t bytes_out;    /**< Bytes sent; bytes sent twice are counted twice. The first rail of verbs
+                                counts its parts of operations that go over several rails. */
+    uint64_t bytes_in;     /**< Bytes received. */
+    char own[48];          /**< This side's address, without a port: of InfiniBand its GID. */
+    char peer[48];         /**< The peer's. */
+    uint64_t reserved[4];  /**< 0; for later versions. */
 } gdrfab_rail_info;
 
 /** Tells which path the next operation to a peer's region uses from this endpoint, and for each other path
- * why it is not used. Nothing is sent.
+ * why it is not used; and tells of the rails to the peer. Nothing is sent.
  *
  * shm looks the key up in the peer's table. tcp and verbs decide by the key and by this side's memory, and
  * only an operation finds out whether the peer has such a region. With verbs the key does not say by which
@@ -1963,36 +1969,22 @@ typedef struct gdrfab_rail_info {
  * the receiver's own options then count too. Messages may use staged even if GDRFAB_OPT_FORBID_PATH forbids
  * it.
  *
+ * @param peer the peer's index in the address vector; not used on connected endpoints
  * @param key  of the peer's region, or GDRFAB_KEY_MESSAGES
- * @param info gets the answer; the caller sets struct_size and desc
- * @return 0, -EINVAL (also: desc is none of this domain), -ENOTCONN (not connected yet), -ESHUTDOWN (not
- *   connected any more), -EKEYREJECTED (shm: the peer has no such region; verbs: no verbs key), -EPROTO (shm:
- *   the peer's table makes no sense) */
-int gdrfab_ep_query(struct gdrfab_ep *ep, uint64_t key, struct gdrfab_path_info *info);
+ * @param info gets the answer; the caller sets struct_size, desc, rails and rails_max
+ * @return 0, -EINVAL (also: peer names none; desc is none of this domain), -ENOTCONN (not connected yet; of a
+ *   connectionless endpoint also: nothing has connected the peer yet), -ESHUTDOWN (not connected any more),
+ *   -EKEYREJECTED (shm: the peer has no such region; verbs: no verbs key), -EPROTO (shm: the peer's table
+ *   makes no sense), -GDRFAB_EOPBADSTATE (connectionless, and not enabled) */
+int gdrfab_ep_query(struct gdrfab_ep *ep, uint64_t peer, uint64_t key, struct gdrfab_path_info *info);
 
-/** gdrfab_ep_query() for one peer of a connectionless endpoint; a connected one has one peer.
+/** gdrfab_ep_query() in words, with host memory on this side; lists the rails too.
  *
- * @return as gdrfab_ep_query(); -ENOTCONN: nothing has connected the peer yet; -EINVAL also: peer names none
- */
-int gdrfab_ep_query_peer(struct gdrfab_ep *ep, uint64_t peer, uint64_t key, struct gdrfab_path_info *info);
-
-/** gdrfab_ep_query() in words, with host memory on this side.
- *
+ * @param peer as of gdrfab_ep_query()
+ * @param key  as of gdrfab_ep_query()
+ * @param buf  gets the text
  * @return length of the text, or as gdrfab_ep_query() */
-ssize_t gdrfab_ep_explain(struct gdrfab_ep *ep, uint64_t key, char *buf, size_t len);
-
-/** gdrfab_ep_explain() for one peer: length of the text, or as gdrfab_ep_query_peer(). */
-ssize_t gdrfab_ep_explain_peer(struct gdrfab_ep *ep, uint64_t peer, uint64_t key, char *buf, size_t len);
-
-/** Tells of one rail of a connection that has several (GDRFAB_TCP_RAILS, GDRFAB_VERBS_RAILS);
- * gdrfab_ep_explain() lists them.
- *
- * @param peer index of a connectionless endpoint's peer; a connected one has one, and this is not looked at
- * @param rail from 0, which is the nearest
- * @param info gets the answer; the caller sets struct_size
- * @return 0, -EINVAL (also: peer names none), -ENOENT (no such rail, or there are none), -ENOTCONN (not
- *   connected yet), -ESHUTDOWN (not connected any more) */
-int gdrfab_ep_query_rail(struct gdrfab_ep *ep, uint64_t peer, uint32_t rail, struct gdrfab_rail_info *info);
+ssize_t gdrfab_ep_explain(struct gdrfab_ep *ep, uint64_t peer, uint64_t key, char *buf, size_t len);
 
 /** Tells the counts of an endpoint: 0 or -EINVAL. */
 int gdrfab_ep_stats(struct gdrfab_ep *ep, struct gdrfab_stats *stats);

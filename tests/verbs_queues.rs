@@ -99,7 +99,7 @@ fn paths() {
         for ((path, at, mr), key) in local.iter().flat_map(|l| [(l, held_by_device), (l, staged)]) {
             let taken = if key == staged { Paths::STAGED } else { *path };
             let allowed = PathPolicy { require, forbid }.allowed().contains(taken);
-            let answer = a.query(key, mr.desc()).unwrap();
+            let answer = a.query(0, key, mr.desc()).unwrap();
             let what = format!("{path:?} to {key:#x}, require {require:?} forbid {forbid:?}: {}", answer.text);
             assert_eq!(answer.path, if allowed { taken } else { Paths::empty() }, "{what}");
             assert_eq!(answer.paths, answer.path, "{what}");
@@ -146,8 +146,8 @@ fn paths() {
     a.set_policy(Paths::NIC, Paths::empty());
     write(&a, iov(&bytes), 0, 4, flags::INJECT).unwrap();
     assert_eq!(world.contexts(), [4]);
-    fails(a.query(1 << 40, 0).map(drop), errno::EKEYREJECTED, "not the key of a verbs region");
-    fails(a.query(held_by_device, 0x1234).map(drop), errno::EINVAL, "desc[0]");
+    fails(a.query(0, 1 << 40, 0).map(drop), errno::EKEYREJECTED, "not the key of a verbs region");
+    fails(a.query(0, held_by_device, 0x1234).map(drop), errno::EINVAL, "desc[0]");
     // Paths are chosen and counted for RMA only.
     a.set_policy(Paths::DIRECT, Paths::empty());
     let before = a.stats();

@@ -143,7 +143,7 @@ fn connect(world: &World) -> (Arc<Endpoint>, Peer) {
 }
 
 fn is_up(ep: &Endpoint) -> bool {
-    ep.rail(0, 1).unwrap().up
+    ep.rail_reports(0).unwrap()[1].up
 }
 
 /// Brings the second rail up; `mine` is this side's offer.
@@ -337,7 +337,7 @@ fn keeps() {
         regions.iter().for_each(|mr| peer.say(key(ASK, mr.key())));
         turn(&world);
         regions.iter().for_each(|mr| mr.close().unwrap());
-        ep.rail(0, 1).err()
+        ep.rail_reports(0).err()
     });
     let why = why.expect("an end");
     assert!(why.code == Code::PeerBroke && why.words.contains("keys of regions"), "{why}");
@@ -400,7 +400,7 @@ fn both(world: &World) -> (Arc<Endpoint>, Peer, Peer) {
 }
 
 fn first_is_up(ep: &Endpoint) -> bool {
-    ep.rail(0, 0).unwrap().up
+    ep.rail_reports(0).unwrap()[0].up
 }
 
 /// Waits until the first rail is up and `entries` entries have come, for five seconds.
@@ -451,7 +451,7 @@ fn lies_about_the_first() {
     for (used, words) in [(1, 0), (u64::from(u32::MAX), 0), (0, 1), (0, u64::MAX)] {
         let (ep, peer, second) = both(&world);
         second.say(lost(1, used, u64::from(peer.heard).wrapping_add(words)));
-        while ep.rail(0, 0).is_ok() {
+        while ep.rail_reports(0).is_ok() {
             turn(&world);
         }
         let why = write(&ep, iov(&[0u8; 8]), 0, 1, flags::INJECT).unwrap_err();
@@ -502,7 +502,7 @@ fn deaf_to_losses() {
     let losses = (1..100).take_while(|epoch| {
         second.say(lost(*epoch, 0, u64::from(peer.heard)));
         turn(&world);
-        ep.rail(0, 0).is_ok()
+        ep.rail_reports(0).is_ok()
     });
     assert!((4..=8).contains(&losses.count()));
     let why = write(&ep, iov(&[0u8; 8]), 0, 1, flags::INJECT).unwrap_err();

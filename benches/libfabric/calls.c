@@ -240,7 +240,7 @@ int main(int argc, char **argv)
 		above[i] = provider[i] - native[i];
 	}
 	row("write in one thread: post, read its entry", native, provider, above, rounds);
-	OK(gdrfab_ep_query(g.gep, g.remote.key, &path));
+	OK(gdrfab_ep_query(g.gep, 0, g.remote.key, &path));
 	OK(gdrfab_tostr(&path.path, GDRFAB_TYPE_PATHS, words, sizeof words));
 	printf("\npath of gdrfab's writes: %s; that of the provider's is in its log (FI_LOG_LEVEL=info)\n", words);
 	fflush(stdout);

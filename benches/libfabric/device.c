@@ -255,7 +255,7 @@ int main(int argc, char **argv)
 		check("a read of gdrfab", &g, len, 3);
 		check("a read of libfabric", &f, len, 4);
 	}
-	OK(gdrfab_ep_query(g.gep, g.remote.key, &path));
+	OK(gdrfab_ep_query(g.gep, 0, g.remote.key, &path));
 	OK(gdrfab_tostr(&path.path, GDRFAB_TYPE_PATHS, words, sizeof words));
 	printf("\npath of gdrfab's operations: %s; that of the provider's is in its log (FI_LOG_LEVEL=info)\n", words);
 	fflush(stdout);

@@ -153,8 +153,8 @@ static void check_path(struct gf *g, const struct tp_open *o)
 	gdrfab_path_info pi = { .struct_size = sizeof pi };
 	char words[2048], name[64], asked[64];
 
-	OK(gdrfab_ep_query(g->ep, g->rkey, &pi));
-	OK(gdrfab_ep_explain(g->ep, g->rkey, words, sizeof words));
+	OK(gdrfab_ep_query(g->ep, 0, g->rkey, &pi));
+	OK(gdrfab_ep_explain(g->ep, 0, g->rkey, words, sizeof words));
 	path_name(pi.path, name, sizeof name);
 	path_name(want, asked, sizeof asked);
 	if (pi.path != want)

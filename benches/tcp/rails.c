@@ -101,7 +101,7 @@ int main(int argc, char **argv)
 		measured = start - 1;
 	printf("%.1f\n", (double)(ended - before) * (double)bytes / (now() - measured) / 1e6);
 	char words[4096];
-	OK(gdrfab_ep_explain(ep, came.target.key, words, sizeof words));
+	OK(gdrfab_ep_explain(ep, 0, came.target.key, words, sizeof words));
 	fprintf(stderr, "%s\n", words);
 	OK(gdrfab_ep_close(ep));
 	return 0;

@@ -40,7 +40,7 @@ static inline void await_peer(struct node *n, bool reached)
 {
 	struct gdrfab_path_info info = {.struct_size = sizeof info};
 	uint64_t until = test_now_ms() + (uint64_t)test_ms(10000);
-	while ((gdrfab_ep_query_peer(n->ep, PEER, 0, &info) != -ENOTCONN) != reached) {
+	while ((gdrfab_ep_query(n->ep, PEER, 0, &info) != -ENOTCONN) != reached) {
 		CHECK(test_now_ms() < until);
 		gdrfab_cq_read(n->cq, NULL, 0);
 	}

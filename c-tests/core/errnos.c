@@ -342,7 +342,6 @@ TEST(endpoints)
 	/* Options, paths. */
 	uint64_t value = 0;
 	gdrfab_path_info path = {.struct_size = sizeof path};
-	gdrfab_rail_info rail = {.struct_size = sizeof rail};
 	RETURNS(gdrfab_ep_setopt(ep, GDRFAB_OPT_ENDPOINT, 9999, &value, sizeof value), -ENOPROTOOPT);
 	RETURNS(gdrfab_ep_setopt(ep, GDRFAB_OPT_ENDPOINT, GDRFAB_OPT_DEADLINE, &value, 3), -EINVAL);
 	RETURNS(gdrfab_ep_setopt(ep, GDRFAB_OPT_ENDPOINT, GDRFAB_OPT_WHOLE_NAME, &(uint32_t){1}, 4), -ENOPROTOOPT);
@@ -351,11 +350,9 @@ TEST(endpoints)
 	len = 1;
 	RETURNS(gdrfab_ep_getopt(ep, GDRFAB_OPT_ENDPOINT, GDRFAB_OPT_DEADLINE, &value, &len), -GDRFAB_ETOOSMALL);
 	RETURNS(gdrfab_ep_getopt(ep, GDRFAB_OPT_ENDPOINT, 9999, &value, &len), -ENOPROTOOPT);
-	RETURNS(gdrfab_ep_query(ep, 2, &path), -ENOTCONN);
-	RETURNS(gdrfab_ep_query_peer(ep, 0, GDRFAB_KEY_MESSAGES, &path), -ENOTCONN);
-	RETURNS(gdrfab_ep_explain(ep, 2, name, sizeof name), -ENOTCONN);
-	RETURNS(gdrfab_ep_explain_peer(ep, 0, 2, name, sizeof name), -ENOTCONN);
-	RETURNS(gdrfab_ep_query_rail(ep, 0, 0, &rail), 0);
+	RETURNS(gdrfab_ep_query(ep, 0, 2, &path), -ENOTCONN);
+	RETURNS(gdrfab_ep_query(ep, 0, GDRFAB_KEY_MESSAGES, &path), -ENOTCONN);
+	RETURNS(gdrfab_ep_explain(ep, 0, 2, name, sizeof name), -ENOTCONN);
 	RETURNS(gdrfab_cntr_add(NULL, 1), -EINVAL);
 	OK(gdrfab_ep_close(ep));
 	OK(gdrfab_ep_close(bare));
@@ -716,7 +713,6 @@ static void stays(struct node *n)
 	char name[GDRFAB_ADDR_MAX];
 	size_t len = 1;
 	gdrfab_path_info path = {.struct_size = sizeof path};
-	gdrfab_rail_info rail = {.struct_size = sizeof rail};
 	read_table();
 	node_up(n);
 	struct remote r = mem_fetch(n);
@@ -725,9 +721,8 @@ static void stays(struct node *n)
 	RETURNS(gdrfab_ep_getname(n->ep, bytes, &len), 0);
 	len = 1;
 	RETURNS(gdrfab_ep_getpeer(n->ep, name, &len), -GDRFAB_ETOOSMALL);
-	RETURNS(gdrfab_ep_query_rail(n->ep, 0, 0, &rail), -ENOENT);
 	if (traits()->knows_regions)
-		RETURNS(gdrfab_ep_query(n->ep, wrong_key(r.key), &path), -EKEYREJECTED);
+		RETURNS(gdrfab_ep_query(n->ep, 0, wrong_key(r.key), &path), -EKEYREJECTED);
 	RETURNS(gdrfab_inject(n->ep, bytes, n->info->inject_size + 1, 0), -EMSGSIZE);
 	RETURNS(gdrfab_send(n->ep, NULL, 5, desc, 0, NULL), -EINVAL);
 	RETURNS(gdrfab_cancel(n->ep, &path), 0);
@@ -736,8 +731,8 @@ static void stays(struct node *n)
 	RETURNS(gdrfab_send(n->ep, bytes, sizeof bytes, desc, 0, NULL), -ESHUTDOWN);
 	RETURNS(gdrfab_recv(n->ep, bytes, sizeof bytes, desc, 0, NULL), -ESHUTDOWN);
 	RETURNS(gdrfab_write(n->ep, bytes, sizeof bytes, desc, 0, r.base, r.key, NULL), -ESHUTDOWN);
-	RETURNS(gdrfab_ep_query(n->ep, r.key, &path), -ESHUTDOWN);
-	RETURNS(gdrfab_ep_explain(n->ep, GDRFAB_KEY_MESSAGES, name, sizeof name), -ESHUTDOWN);
+	RETURNS(gdrfab_ep_query(n->ep, 0, r.key, &path), -ESHUTDOWN);
+	RETURNS(gdrfab_ep_explain(n->ep, 0, GDRFAB_KEY_MESSAGES, name, sizeof name), -ESHUTDOWN);
 	RETURNS(gdrfab_ep_shutdown(n->ep, 0), -ESHUTDOWN);
 	RETURNS(gdrfab_ep_getpeer(n->ep, name, &len), 0);
 	barrier(n);

@@ -86,15 +86,15 @@ TEST(set_and_get)
 	memset(&stats, 0, sizeof stats);
 	path.struct_size = sizeof path;
 	stats.struct_size = sizeof stats;
-	MISUSE(gdrfab_ep_query(NULL, 1, &path), -EINVAL, "ep");
-	MISUSE(gdrfab_ep_query(ep, 1, NULL), -EINVAL, "info");
-	MISUSE(gdrfab_ep_query(ep, 1, &path), -ENOTCONN, "");
-	MISUSE(gdrfab_ep_query_peer(NULL, 0, 1, &path), -EINVAL, "ep");
-	MISUSE(gdrfab_ep_query_peer(ep, 0, 1, NULL), -EINVAL, "info");
-	MISUSE(gdrfab_ep_explain_peer(NULL, 0, 1, text, sizeof text), -EINVAL, "ep");
-	MISUSE(gdrfab_ep_explain_peer(ep, 0, 1, NULL, 1), -EINVAL, "buf");
-	MISUSE(gdrfab_ep_explain(NULL, 1, text, sizeof text), -EINVAL, "ep");
-	MISUSE(gdrfab_ep_explain(ep, 1, text, sizeof text), -ENOTCONN, "");
+	MISUSE(gdrfab_ep_query(NULL, 0, 1, &path), -EINVAL, "ep");
+	MISUSE(gdrfab_ep_query(ep, 0, 1, NULL), -EINVAL, "info");
+	path.rails = NULL;
+	MISUSE(gdrfab_ep_query(ep, 0, 1, &path), -EINVAL, "info->rails");
+	path.rails_max = 0;
+	MISUSE(gdrfab_ep_query(ep, 0, 1, &path), -ENOTCONN, "");
+	MISUSE(gdrfab_ep_explain(ep, 0, 1, NULL, 1), -EINVAL, "buf");
+	MISUSE(gdrfab_ep_explain(NULL, 0, 1, text, sizeof text), -EINVAL, "ep");
+	MISUSE(gdrfab_ep_explain(ep, 0, 1, text, sizeof text), -ENOTCONN, "");
 	MISUSE(gdrfab_ep_stats(NULL, &stats), -EINVAL, "ep");
 	MISUSE(gdrfab_ep_stats(ep, NULL), -EINVAL, "stats");
 	CHECK_EQ(path.path, 0x5a5a5a5a5a5a5a5a);
@@ -183,10 +183,10 @@ static gdrfab_path_info path_to(struct node *n, uint64_t key)
 	char text[2048];
 	memset(&info, 0, sizeof info);
 	info.struct_size = sizeof info;
-	OK(gdrfab_ep_query(n->ep, key, &info));
-	ssize_t len = gdrfab_ep_explain(n->ep, key, text, sizeof text);
+	OK(gdrfab_ep_query(n->ep, 0, key, &info));
+	ssize_t len = gdrfab_ep_explain(n->ep, 0, key, text, sizeof text);
 	CHECK(len > 0 && (size_t)len < sizeof text && strlen(text) == (size_t)len);
-	CHECK_EQ(gdrfab_ep_explain(n->ep, key, NULL, 0), len);
+	CHECK_EQ(gdrfab_ep_explain(n->ep, 0, key, NULL, 0), len);
 	for (int p = 0; p < PATHS; p++) {
 		/* gdrfab_ep_query() and gdrfab_ep_explain() agree. */
 		CHECK_EQ((info.paths & paths[p].bit) != 0, info.reasons[p] == 0);
@@ -242,7 +242,7 @@ static void chooses(struct node *n)
 		CHECK_EQ(info.reasons[PATH_CMA], refused);
 	memset(&info, 0, sizeof info);
 	info.struct_size = sizeof info;
-	CHECK_EQ(gdrfab_ep_query(n->ep, wrong_key(easy.key), &info), -EKEYREJECTED);
+	CHECK_EQ(gdrfab_ep_query(n->ep, 0, wrong_key(easy.key), &info), -EKEYREJECTED);
 
 	/* A required path: no other path is used. */
 	option(n, GDRFAB_OPT_REQUIRE_PATH, GDRFAB_PATH_DIRECT);

@@ -200,11 +200,11 @@ static void sizes_of_messages(struct node *n)
 	LATER(gdrfab_stats) stats;
 	memset(&path, 0, sizeof path);
 	memset(&stats, 0, sizeof stats);
-	CHECK_EQ(gdrfab_ep_query(n->ep, to.key, &path.now), -EINVAL);
+	CHECK_EQ(gdrfab_ep_query(n->ep, 0, to.key, &path.now), -EINVAL);
 	CHECK_EQ(gdrfab_ep_stats(n->ep, &stats.now), -EINVAL);
 	path.now.struct_size = sizeof path;
 	stats.now.struct_size = sizeof stats;
-	OK(gdrfab_ep_query(n->ep, to.key, &path.now));
+	OK(gdrfab_ep_query(n->ep, 0, to.key, &path.now));
 	OK(gdrfab_ep_stats(n->ep, &stats.now));
 	CHECK_EQ(path.now.path, best_path());
 	CHECK(stats.now.sends >= 1);

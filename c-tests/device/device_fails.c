@@ -124,7 +124,7 @@ static void cannot_import(struct node *n)
 	writes(n, buf, to);
 	path_bytes(n, bytes);
 	CHECK_EQ(bytes[PATH_STAGED], LEN);
-	CHECK(gdrfab_ep_explain(n->ep, to.key, words, sizeof words) > 0);
+	CHECK(gdrfab_ep_explain(n->ep, 0, to.key, words, sizeof words) > 0);
 	SAYS_CODE(words, 12345);
 	uint64_t only = GDRFAB_PATH_IPC;
 	OK(gdrfab_ep_setopt(n->ep, GDRFAB_OPT_ENDPOINT, GDRFAB_OPT_REQUIRE_PATH, &only, sizeof only));

@@ -170,7 +170,7 @@ void way_check(struct node *n, const struct way *way, struct remote to)
 	info.struct_size = sizeof info;
 	/* An adapter cannot ask its peer about a region: the form of the key alone tells whether an adapter reaches it. */
 	if (!traits()->knows_regions) {
-		OK(gdrfab_ep_query_peer(n->ep, PEER, key, &info));
+		OK(gdrfab_ep_query(n->ep, PEER, key, &info));
 		/* The path for host memory on this side. */
 		uint64_t other = path_known(PATH_SOCKET) ? GDRFAB_PATH_SOCKET : GDRFAB_PATH_NIC;
 		CHECK_EQ(info.path, way->path->bit == GDRFAB_PATH_STAGED ? GDRFAB_PATH_STAGED : other);
@@ -180,13 +180,13 @@ void way_check(struct node *n, const struct way *way, struct remote to)
 	/* The first query may make the library ask the peer for a mapping, which arrives a moment later. */
 	uint64_t until = test_now_ms() + (uint64_t)test_ms(1000);
 	do {
-		OK(gdrfab_ep_query_peer(n->ep, PEER, key, &info));
+		OK(gdrfab_ep_query(n->ep, PEER, key, &info));
 		if (info.path == way->path->bit)
 			return;
 		gdrfab_cq_read(n->cq, NULL, 0);
 	} while (test_now_ms() < until);
 	char words[512] = "";
-	gdrfab_ep_explain_peer(n->ep, PEER, key, words, sizeof words);
+	gdrfab_ep_explain(n->ep, PEER, key, words, sizeof words);
 	int refused = way->path->bit == GDRFAB_PATH_CMA ? cma_refused(n) : 0;
 	if (refused)
 		test_skip("this kernel does not let a process copy another's memory (process_vm_readv: %s)",
@@ -196,6 +196,18 @@ void way_check(struct node *n, const struct way *way, struct remote to)
 		  way->path->name, (unsigned long long)info.path, (unsigned long long)info.paths,
 		  (unsigned long long)info.offered, strerror(info.reasons[PATH_DIRECT]), strerror(info.reasons[PATH_CMA]),
 		  strerror(info.reasons[PATH_STAGED]), strerror(info.reasons[PATH_IPC]), words);
+}
+
+int rail_query(gdrfab_ep *ep, uint64_t peer, uint32_t number, gdrfab_rail_info *rail)
+{
+	gdrfab_rail_info rails[16] = {0};
+	gdrfab_path_info info = {.struct_size = sizeof info, .rails = rails, .rails_max = 16};
+	int rc = gdrfab_ep_query(ep, peer, GDRFAB_KEY_MESSAGES, &info);
+	if (rc < 0)
+		return rc;
+	CHECK(number < 16 && info.rails_count <= 16);
+	*rail = rails[number];
+	return (int)info.rails_count;
 }
 
 void copier_up(struct node *n)
@@ -213,7 +225,7 @@ void copier_up(struct node *n)
 pid_t copier_of(struct node *n, uint64_t key)
 {
 	char words[4096];
-	CHECK(gdrfab_ep_explain(n->ep, key, words, sizeof words) > 0);
+	CHECK(gdrfab_ep_explain(n->ep, 0, key, words, sizeof words) > 0);
 	const char *at = strstr(words, "calls no driver: process ");
 	if (!at)
 		test_fail(__FILE__, __LINE__, "no process is named: %s", words);

@@ -41,6 +41,9 @@ bool way_spared(const struct way *way);
 void way_register(struct node *n, struct mem *m, size_t offset, size_t len, const struct way *way);
 /* At the initiator: checks that this path is taken. Skips the claim if the kernel refuses the path, else fails it. */
 void way_check(struct node *n, const struct way *way, struct remote to);
+/* Tells of one rail to a peer, zeros if there is none of that number. Returns the number of rails, or a negative errno. */
+int rail_query(gdrfab_ep *ep, uint64_t peer, uint32_t number, gdrfab_rail_info *rail);
+
 /* The process that copies device memory for this endpoint, taken from gdrfab_ep_explain(). */
 pid_t copier_of(struct node *n, uint64_t key);
 /* node_up() of a client with GDRFAB_HMEM_PROCESS. The copying process is started before the client connects: a listener

@@ -21,8 +21,8 @@ static gdrfab_path_info ask(struct node *n, const void *desc)
 {
 	gdrfab_path_info info = {.struct_size = sizeof info, .desc = desc};
 	char words[4096];
-	OK(gdrfab_ep_query(n->ep, GDRFAB_KEY_MESSAGES, &info));
-	ssize_t len = gdrfab_ep_explain(n->ep, GDRFAB_KEY_MESSAGES, words, sizeof words);
+	OK(gdrfab_ep_query(n->ep, 0, GDRFAB_KEY_MESSAGES, &info));
+	ssize_t len = gdrfab_ep_explain(n->ep, 0, GDRFAB_KEY_MESSAGES, words, sizeof words);
 	CHECK(len > 0 && (size_t)len < sizeof words);
 	CHECK(test_says(words, "messages") && !test_says(words, "region 0x0"));
 	CHECK(info.path && (info.path & info.paths) == info.path && info.desc == desc);
@@ -74,7 +74,7 @@ static void asks(struct node *n)
 	sends_both_ways(n, bytes, local_desc(n, bytes, sizeof bytes), sizeof bytes);
 	/* An invalid descriptor. */
 	info.desc = &info;
-	CHECK(gdrfab_ep_query(n->ep, GDRFAB_KEY_MESSAGES, &info) == -EINVAL || path_known(PATH_SOCKET));
+	CHECK(gdrfab_ep_query(n->ep, 0, GDRFAB_KEY_MESSAGES, &info) == -EINVAL || path_known(PATH_SOCKET));
 	mem_end(n, &m);
 	barrier(n);
 	node_close(n);
@@ -94,8 +94,8 @@ static void before_and_after(struct node *n)
 	if (n->side == TEST_SERVER)
 		node_domain(n, n->info);
 	n->ep = ep_new(n, n->info, n);
-	CHECK_EQ(gdrfab_ep_query(n->ep, GDRFAB_KEY_MESSAGES, &info), -ENOTCONN);
-	CHECK_EQ(gdrfab_ep_explain(n->ep, GDRFAB_KEY_MESSAGES, words, sizeof words), -ENOTCONN);
+	CHECK_EQ(gdrfab_ep_query(n->ep, 0, GDRFAB_KEY_MESSAGES, &info), -ENOTCONN);
+	CHECK_EQ(gdrfab_ep_explain(n->ep, 0, GDRFAB_KEY_MESSAGES, words, sizeof words), -ENOTCONN);
 	node_close(n);
 }
 
@@ -115,7 +115,7 @@ static void asks_with_less(struct node *n)
 	node_up(n);
 	memset(&less, 0x5a, sizeof less);
 	less.struct_size = 88;
-	MISUSE(gdrfab_ep_query(n->ep, GDRFAB_KEY_MESSAGES, &less), -EINVAL, "struct_size");
+	MISUSE(gdrfab_ep_query(n->ep, 0, GDRFAB_KEY_MESSAGES, &less), -EINVAL, "struct_size");
 	CHECK(less.path == 0x5a5a5a5a5a5a5a5a);
 	barrier(n);
 	node_close(n);
@@ -138,20 +138,20 @@ static void asks_of_peers(struct self *s)
 	meet(s);
 	trecv(s, other, bytes, sizeof bytes, 1, 0, 1);
 	if (s->connected)
-		CHECK_EQ(gdrfab_ep_query(s->ep, GDRFAB_KEY_MESSAGES, &info), 0);
+		CHECK_EQ(gdrfab_ep_query(s->ep, 0, GDRFAB_KEY_MESSAGES, &info), 0);
 	tsend(s, (int)other, "x", 1, 1, 2);
 	await(s, 1, NULL);
 	await(s, 2, NULL);
-	OK(gdrfab_ep_query_peer(s->ep, other, GDRFAB_KEY_MESSAGES, &info));
-	ssize_t len = gdrfab_ep_explain_peer(s->ep, other, GDRFAB_KEY_MESSAGES, words, sizeof words);
+	OK(gdrfab_ep_query(s->ep, other, GDRFAB_KEY_MESSAGES, &info));
+	ssize_t len = gdrfab_ep_explain(s->ep, other, GDRFAB_KEY_MESSAGES, words, sizeof words);
 	CHECK(len > 0 && test_says(words, "messages to"));
 	CHECK(info.path && info.short_path && info.short_size >= 1024);
 	says_path(words, info.path), says_path(words, info.short_path);
 	if (!s->connected) {
 		CHECK(test_says(words, "over "));
-		OK(gdrfab_ep_query_peer(s->ep, (uint64_t)s->rank, GDRFAB_KEY_MESSAGES, &own));
+		OK(gdrfab_ep_query(s->ep, (uint64_t)s->rank, GDRFAB_KEY_MESSAGES, &own));
 		CHECK_EQ(own.path, GDRFAB_PATH_DIRECT);
-		CHECK_EQ(gdrfab_ep_query_peer(s->ep, 77, GDRFAB_KEY_MESSAGES, &own), -EINVAL);
+		CHECK_EQ(gdrfab_ep_query(s->ep, 77, GDRFAB_KEY_MESSAGES, &own), -EINVAL);
 	}
 	meet(s);
 }

@@ -45,10 +45,10 @@ static void lacks_a_descriptor(struct node *n)
 	none.rlim_cur = (rlim_t)next;
 	CHECK(setrlimit(RLIMIT_NOFILE, &none) == 0);
 	write_once(n, to);
-	CHECK_EQ(gdrfab_ep_query(n->ep, to.key, &path), 0);
+	CHECK_EQ(gdrfab_ep_query(n->ep, 0, to.key, &path), 0);
 	CHECK(path.path != GDRFAB_PATH_DIRECT);
 	CHECK_EQ(path.reasons[PATH_DIRECT], EMFILE);
-	CHECK(gdrfab_ep_explain(n->ep, to.key, words, sizeof words) > 0);
+	CHECK(gdrfab_ep_explain(n->ep, 0, to.key, words, sizeof words) > 0);
 	CHECK(strstr(words, strerror(EMFILE)));
 	CHECK(!strstr(words, strerror(ENOENT)));
 	CHECK(setrlimit(RLIMIT_NOFILE, &before) == 0);
@@ -56,7 +56,7 @@ static void lacks_a_descriptor(struct node *n)
 		CHECK(test_now_ms() < until);
 		write_once(n, to);
 		QUIET(n->cq, 20);
-		CHECK_EQ(gdrfab_ep_query(n->ep, to.key, &path), 0);
+		CHECK_EQ(gdrfab_ep_query(n->ep, 0, to.key, &path), 0);
 	}
 	barrier(n);
 	node_down(n);

@@ -381,14 +381,8 @@ static void exchange(bool rdm, bool atomics)
 		DO(a, gdrfab_atomic(a->ep, one, 1, desc, a->peer, base + 3 * BIG, key, GDRFAB_UINT64, GDRFAB_SUM, a));
 		DO(a, gdrfab_fetch_atomic(a->ep, one, 1, desc, old, desc, a->peer, base + 3 * BIG, key, GDRFAB_UINT64, GDRFAB_SUM, a));
 	}
-	if (rdm)
-		STEP(gdrfab_ep_query_peer(a->ep, a->peer, key, &path));
-	else
-		STEP(gdrfab_ep_query(a->ep, key, &path));
-	if (rdm)
-		STEP(gdrfab_ep_explain_peer(a->ep, a->peer, key, text, sizeof text));
-	else
-		STEP(gdrfab_ep_explain(a->ep, key, text, sizeof text));
+	STEP(gdrfab_ep_query(a->ep, a->peer, key, &path));
+	STEP(gdrfab_ep_explain(a->ep, a->peer, key, text, sizeof text));
 	STEP(gdrfab_ep_stats(a->ep, &stats));
 	inside = true;
 	for (int rc = -1; rc != 0 && rc != -EAGAIN;)

@@ -604,13 +604,8 @@ static void exchange(void)
 	*one = 1;
 	DO(gdrfab_atomic(w->ep, one, 1, desc, w->peer, base, key, GDRFAB_UINT64, GDRFAB_SUM, w));
 	DO(gdrfab_fetch_atomic(w->ep, one, 1, desc, one + 8, desc, w->peer, base, key, GDRFAB_UINT64, GDRFAB_SUM, w));
-	if (rdm) {
-		STEP(gdrfab_ep_query_peer(w->ep, w->peer, key, &path));
-		STEP(gdrfab_ep_explain_peer(w->ep, w->peer, key, text, sizeof text));
-	} else {
-		STEP(gdrfab_ep_query(w->ep, key, &path));
-		STEP(gdrfab_ep_explain(w->ep, key, text, sizeof text));
-	}
+	STEP(gdrfab_ep_query(w->ep, w->peer, key, &path));
+	STEP(gdrfab_ep_explain(w->ep, w->peer, key, text, sizeof text));
 	STEP(gdrfab_ep_stats(w->ep, &stats));
 	STEP(gdrfab_cq_signal(w->cq));
 	if (ONE(rc, gdrfab_cq_sread(w->cq, &entry, 1, NULL, 10)) != -EAGAIN && !may_have_failed(rc))

@@ -335,7 +335,7 @@ static void rma_to_oneself(struct self *s)
 	CHECK_EQ(await_failure(s, 6, words).err, EACCES);
 	gdrfab_path_info info = {0};
 	info.struct_size = sizeof info;
-	OK(gdrfab_ep_query_peer(s->ep, self, key, &info));
+	OK(gdrfab_ep_query(s->ep, self, key, &info));
 	CHECK_EQ(info.path, GDRFAB_PATH_DIRECT);
 	OK(gdrfab_mr_close(mr));
 	OK(gdrfab_read(s->ep, own, 8, NULL, self, addr, key, context_of(7)));
@@ -355,8 +355,8 @@ static void paths_are_told_by_peer(struct self *s)
 	info.struct_size = sizeof info;
 	OK(gdrfab_mr_reg(s->domain, mem, sizeof mem, GDRFAB_REMOTE_READ, 0, 0, 0, NULL, &mr));
 	put_number(s, s->rank, gdrfab_mr_key(mr));
-	CHECK_EQ(gdrfab_ep_query_peer(s->ep, next, gdrfab_mr_key(mr), &info), -ENOTCONN);
-	CHECK_EQ(gdrfab_ep_query_peer(s->ep, 77, gdrfab_mr_key(mr), &info), -EINVAL);
+	CHECK_EQ(gdrfab_ep_query(s->ep, next, gdrfab_mr_key(mr), &info), -ENOTCONN);
+	CHECK_EQ(gdrfab_ep_query(s->ep, 77, gdrfab_mr_key(mr), &info), -EINVAL);
 	meet(s);
 	for (int to = 0; to < s->count; to++)
 		if (to != s->rank) {
@@ -364,12 +364,12 @@ static void paths_are_told_by_peer(struct self *s)
 			trecv(s, (uint64_t)to, word, 4, 1, 0, 2);
 			await(s, 1, NULL), await(s, 2, NULL);
 		}
-	OK(gdrfab_ep_query_peer(s->ep, next, get_number(s, (int)next), &info));
+	OK(gdrfab_ep_query(s->ep, next, get_number(s, (int)next), &info));
 	CHECK(info.path != 0 && (info.paths & info.path));
 	CHECK(strcmp(s->lanes, "tcp") != 0 || info.path == GDRFAB_PATH_SOCKET);
-	ssize_t len = gdrfab_ep_explain_peer(s->ep, next, get_number(s, (int)next), text, sizeof text);
+	ssize_t len = gdrfab_ep_explain(s->ep, next, get_number(s, (int)next), text, sizeof text);
 	CHECK(len > 0 && strstr(text, s->two_hosts ? "over verbs" : strncmp(s->lanes, "shm", 3) ? s->lanes : "over shm"));
-	CHECK_EQ(gdrfab_ep_query(s->ep, get_number(s, (int)next), &info), -EOPNOTSUPP);
+	CHECK_EQ(gdrfab_ep_query(s->ep, GDRFAB_ADDR_UNSPEC, get_number(s, (int)next), &info), -EINVAL);
 	meet(s);
 	OK(gdrfab_mr_close(mr));
 }

@@ -4,6 +4,7 @@
  * messages, writes, reads and atomic operations arrive once and in order.
  */
 #include "fab_rdm.h"
+#include "fab_ways.h"
 #include "process_pair.h"
 
 #define LONG ((size_t)1 << 20)
@@ -67,7 +68,7 @@ static void drive_for(struct self *s, int ms)
 
 static void check_rails(struct self *s)
 {
-	gdrfab_rail_info rail = {.struct_size = sizeof rail};
+	gdrfab_rail_info rail;
 	gdrfab_stats stats = {.struct_size = sizeof stats};
 	char words[4096];
 	uint64_t lost = 0, bytes = 0;
@@ -76,7 +77,7 @@ static void check_rails(struct self *s)
 		uint64_t until = test_now_ms() + (uint64_t)test_ms(10000);
 		do {
 			drive(s);
-			OK(gdrfab_ep_query_rail(s->ep, (uint64_t)!s->rank, i, &rail));
+			CHECK_EQ(rail_query(s->ep, (uint64_t)!s->rank, i, &rail), 2);
 			CHECK(test_now_ms() < until);
 		} while (!rail.up);
 		bytes += rail.bytes_out;
@@ -86,7 +87,7 @@ static void check_rails(struct self *s)
 	CHECK(lost > 0);
 	OK(gdrfab_ep_stats(s->ep, &stats));
 	CHECK_EQ(stats.rails_lost, lost);
-	CHECK(gdrfab_ep_explain_peer(s->ep, (uint64_t)!s->rank, 0, words, sizeof words) > 0);
+	CHECK(gdrfab_ep_explain(s->ep, (uint64_t)!s->rank, 0, words, sizeof words) > 0);
 	SAYS(words, "  rail 1, 127.0.0.");
 	fprintf(stderr, "     rank %d: %u rails lost\n", s->rank, (unsigned)lost);
 }

@@ -94,8 +94,8 @@ static void reaches(struct node *n)
 		CHECK_FILLED("what was read", bytes, LEN, 0, i + 1);
 		gdrfab_path_info info = {0};
 		info.struct_size = sizeof info;
-		OK(gdrfab_ep_query(n->ep, to[i].key, &info));
-		CHECK(gdrfab_ep_explain(n->ep, to[i].key, words, sizeof words) > 0);
+		OK(gdrfab_ep_query(n->ep, 0, to[i].key, &info));
+		CHECK(gdrfab_ep_explain(n->ep, 0, to[i].key, words, sizeof words) > 0);
 		/* The file is sent by descriptor, which needs no permission to trace. */
 		if (i == 0)
 			CHECK_EQ(info.path, GDRFAB_PATH_DIRECT);
@@ -386,7 +386,7 @@ static void open_composite(struct self *s, enum test_side side, int oob, const c
 static void is_over_tcp(struct self *s, const char *why)
 {
 	char words[2048];
-	CHECK(gdrfab_ep_explain_peer(s->ep, (uint64_t)!s->rank, 0, words, sizeof words) > 0);
+	CHECK(gdrfab_ep_explain(s->ep, (uint64_t)!s->rank, 0, words, sizeof words) > 0);
 	SAYS(words, "over tcp");
 	SAYS(words, why);
 }

@@ -87,7 +87,7 @@ static void path_is_lost(struct node *n, const struct remote *to, enum loss loss
 	gdrfab_path_info info;
 	memset(&info, 0, sizeof info);
 	info.struct_size = sizeof info;
-	OK(gdrfab_ep_query(n->ep, to->key, &info));
+	OK(gdrfab_ep_query(n->ep, 0, to->key, &info));
 	CHECK_EQ(info.path, GDRFAB_PATH_STAGED);
 	CHECK_EQ(info.reasons[PATH_CMA], errnos[loss]);
 }

@@ -58,7 +58,7 @@ static void frees_shared(struct node *n)
 static void skip_without_direct(struct node *n, uint64_t key)
 {
 	char words[2048] = "";
-	gdrfab_ep_explain(n->ep, key, words, sizeof words);
+	gdrfab_ep_explain(n->ep, 0, key, words, sizeof words);
 	if (!strstr(words, ": direct\n"))
 		test_skip("the peer's memory cannot be mapped here: %s", words);
 }

@@ -101,7 +101,7 @@ static void writes(struct node *n)
 	for (uint64_t until = test_now_ms() + (uint64_t)(few->spare < ENOUGH ? 1000 : test_ms(8000)); test_now_ms() < until && !strstr(text, "of host memory use");) {
 		POST(n->cq, gdrfab_write(n->ep, bytes, sizeof bytes, NULL, 0, to.base, to.key, bytes));
 		DONE(n->cq, bytes, GDRFAB_WRITE, NULL);
-		CHECK(gdrfab_ep_explain(n->ep, to.key, text, sizeof text) > 0);
+		CHECK(gdrfab_ep_explain(n->ep, 0, to.key, text, sizeof text) > 0);
 	}
 	for (int i = 0; i < 3; i++) {
 		POST(n->cq, gdrfab_write(n->ep, bytes, sizeof bytes, NULL, 0, to.base, to.key, bytes));

@@ -59,8 +59,8 @@ static void says_hello(struct node *n)
 	text_both_ways(n, "from host to host");
 	uint64_t until = test_now_ms() + (uint64_t)test_ms(10000);
 	for (uint32_t i = 0; rails && i < 2; i++) {
-		gdrfab_rail_info rail = {.struct_size = sizeof rail};
-		while (gdrfab_ep_query_rail(n->ep, 0, i, &rail) != 0 || !rail.up) {
+		gdrfab_rail_info rail;
+		while (rail_query(n->ep, 0, i, &rail) != 2 || !rail.up) {
 			CHECK(test_now_ms() < until);
 			gdrfab_cq_read(n->cq, NULL, 0);
 			test_sleep_ms(1);

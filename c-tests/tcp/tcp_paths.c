@@ -132,7 +132,7 @@ static void tells(struct node *n, uint64_t key, uint64_t path)
 	gdrfab_path_info info;
 	memset(&info, 0, sizeof info);
 	info.struct_size = sizeof info;
-	OK(gdrfab_ep_query(n->ep, key, &info));
+	OK(gdrfab_ep_query(n->ep, 0, key, &info));
 	CHECK_EQ(info.path, path);
 	CHECK_EQ(info.paths, path);
 	CHECK_EQ(info.reasons[PATH_SOCKET] == 0, path == GDRFAB_PATH_SOCKET);
@@ -150,7 +150,7 @@ static void chooses(struct node *n)
 	host = mem_fetch(n);
 	if (device)
 		other = mem_fetch(n);
-	CHECK(gdrfab_ep_explain(n->ep, host.key, words, sizeof words) > 0);
+	CHECK(gdrfab_ep_explain(n->ep, 0, host.key, words, sizeof words) > 0);
 	CHECK(test_says(words, "socket"));
 	tells(n, host.key, GDRFAB_PATH_SOCKET);
 	if (device)

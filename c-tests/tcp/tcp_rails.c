@@ -57,7 +57,7 @@ static int rails_that_are(struct node *n, const char *state)
 {
 	char words[4096];
 	int count = 0;
-	CHECK(gdrfab_ep_explain(n->ep, 0, words, sizeof words) > 0);
+	CHECK(gdrfab_ep_explain(n->ep, 0, 0, words, sizeof words) > 0);
 	for (const char *line = words; (line = strstr(line, "  rail ")) != NULL; line++) {
 		const char *end = strchr(line, '\n'), *at = strstr(line, state);
 		count += at && end && at < end;
@@ -196,28 +196,38 @@ static pid_t cutter(void)
 	_exit(1);
 }
 
-/* Checks gdrfab_ep_query_rail() for each rail. */
+/* Checks the rails that gdrfab_ep_query() tells of. */
 static void check_rails(struct node *n, const struct rail_news *t, int up)
 {
-	gdrfab_rail_info rail = {.struct_size = sizeof rail};
+	gdrfab_rail_info rails[5];
+	gdrfab_path_info info = {.struct_size = sizeof info, .rails = rails, .rails_max = 5};
 	gdrfab_stats stats = {.struct_size = sizeof stats};
 	uint64_t lost = 0, bytes = 0;
-	for (int i = 0; i < up && up > 1; i++) {
-		OK(gdrfab_ep_query_rail(n->ep, 0, (uint32_t)i, &rail));
-		CHECK_EQ(rail.up, 1);
-		CHECK(strchr(rail.own, '.') && strchr(rail.peer, '.'));
-		lost += rail.losses;
-		bytes += rail.bytes_in;
+	memset(rails, 0x5a, sizeof rails);
+	OK(gdrfab_ep_query(n->ep, GDRFAB_ADDR_UNSPEC, GDRFAB_KEY_MESSAGES, &info));
+	CHECK_EQ(info.rails_count, up > 1 ? up : 0);
+	for (uint32_t i = 0; i < info.rails_count; i++) {
+		CHECK_EQ(rails[i].up, 1);
+		CHECK(strchr(rails[i].own, '.') && strchr(rails[i].peer, '.'));
+		CHECK(!rails[i].reserved[0] && !rails[i].reserved[3]);
+		lost += rails[i].losses;
+		bytes += rails[i].bytes_in;
 	}
+	CHECK_EQ(rails[info.rails_count].up, 0x5a5a5a5a);
 	CHECK(up <= 1 || bytes > MESSAGE);
 	CHECK_EQ(lost, (uint64_t)t->lost);
 	OK(gdrfab_ep_stats(n->ep, &stats));
 	CHECK_EQ(stats.rails_lost, lost);
-	CHECK_EQ(gdrfab_ep_query_rail(n->ep, 0, up > 1 ? (uint32_t)up : 0, &rail), -ENOENT);
-	CHECK_EQ(gdrfab_ep_query_rail(n->ep, 0, UINT32_MAX, &rail), -ENOENT);
-	rail.struct_size = 8;
-	CHECK_EQ(gdrfab_ep_query_rail(n->ep, 0, 0, &rail), -EINVAL);
-	CHECK_EQ(gdrfab_ep_query_rail(n->ep, 0, 0, NULL), -EINVAL);
+	/* Without room for all rails the count is the same. */
+	for (uint32_t room = 0; room < 2; room++) {
+		memset(rails, 0x5a, sizeof rails);
+		info.rails_max = room;
+		OK(gdrfab_ep_query(n->ep, 0, GDRFAB_KEY_MESSAGES, &info));
+		CHECK_EQ(info.rails_count, up > 1 ? up : 0);
+		CHECK(rails[room].up == 0x5a5a5a5a && (!room || up <= 1 || rails[0].up == 1));
+	}
+	info.rails = NULL;
+	CHECK_EQ(gdrfab_ep_query(n->ep, 0, GDRFAB_KEY_MESSAGES, &info), -EINVAL);
 }
 
 static bool is_lossy(const struct plan *p)

@@ -42,7 +42,7 @@ static bool has_streams(struct node *n, uint64_t key, int count)
 {
 	char words[2048], want[64];
 	snprintf(want, sizeof want, "use %d additional streams", count);
-	CHECK(gdrfab_ep_explain(n->ep, key, words, sizeof words) > 0);
+	CHECK(gdrfab_ep_explain(n->ep, 0, key, words, sizeof words) > 0);
 	return strstr(words, count > 0 ? want : "of host memory use") != NULL;
 }
 

@@ -21,7 +21,7 @@ struct plan {
 static bool says(struct node *n, uint64_t key, const char *what)
 {
 	char words[2048];
-	CHECK(gdrfab_ep_explain(n->ep, key, words, sizeof words) > 0);
+	CHECK(gdrfab_ep_explain(n->ep, 0, key, words, sizeof words) > 0);
 	return strstr(words, what) != NULL;
 }
 

@@ -35,9 +35,9 @@ static bool is_alone(const struct plan *p)
 
 static bool is_up(struct node *n, uint32_t number)
 {
-	gdrfab_rail_info info = {.struct_size = sizeof info};
+	gdrfab_rail_info info;
 	gdrfab_cq_read(n->cq, NULL, 0);
-	OK(gdrfab_ep_query_rail(n->ep, 0, number, &info));
+	CHECK_EQ(rail_query(n->ep, 0, number, &info), 2);
 	return info.up;
 }
 

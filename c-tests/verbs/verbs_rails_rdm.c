@@ -2,6 +2,7 @@
 /* Connectionless endpoints over two RDMA ports (GDRFAB_VERBS_RAILS in both processes): long reads, writes and messages of
  * registered memory use both ports, and are correct and in order while the second is lost again and again (GDRFAB_FAULT). */
 #include "fab_rdm.h"
+#include "fab_ways.h"
 
 #define LARGE ((size_t)3 << 20)
 #define ROUNDS 6
@@ -22,7 +23,7 @@ static void long_operations(struct self *s)
 	unsigned char *mem = (unsigned char *)malloc(4 * LARGE), *out = mem + LARGE, *in = mem + 2 * LARGE, *back = mem + 3 * LARGE;
 	uint64_t peer = (uint64_t)!s->rank;
 	bool is_virtual = s->info->mr_mode & GDRFAB_MR_VIRT_ADDR;
-	gdrfab_rail_info rail = {.struct_size = sizeof rail};
+	gdrfab_rail_info rail;
 	gdrfab_mr *mr;
 	char words[4096];
 	OK(gdrfab_mr_reg(s->domain, mem, 4 * LARGE, all, 0, 77, 0, NULL, &mr));
@@ -50,8 +51,8 @@ static void long_operations(struct self *s)
 		CHECK_FILLED("read back", back, LARGE, 0, mine);
 		meet(s);
 	}
-	CHECK(gdrfab_ep_explain_peer(s->ep, peer, key, words, sizeof words) > 0);
-	OK(gdrfab_ep_query_rail(s->ep, peer, 1, &rail));
+	CHECK(gdrfab_ep_explain(s->ep, peer, key, words, sizeof words) > 0);
+	CHECK_EQ(rail_query(s->ep, peer, 1, &rail), 2);
 	if (rail.bytes_out + rail.bytes_in == 0 && rail.losses == 0)
 		test_fail(__FILE__, __LINE__, "the second rail has carried nothing: %s", words);
 	meet(s);

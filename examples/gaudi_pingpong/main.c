@@ -228,7 +228,7 @@ static bool run(struct side *s, const char *where)
 	forbid_mapping(s);
 	if (!connect_fabric(s))
 		return false;
-	if (gdrfab_ep_explain(s->ep, s->peer_key, words, sizeof words) >= 0)
+	if (gdrfab_ep_explain(s->ep, 0, s->peer_key, words, sizeof words) >= 0)
 		printf("to the peer's %s: %s", s->peer_mem, words);
 	if (!ping_pong(s) || !writes(s) || !reads(s, &refused))
 		return false;

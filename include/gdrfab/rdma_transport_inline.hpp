@@ -361,7 +361,7 @@ inline std::string RdmaTransport::path(const RdmaRemoteBuffer &remote)
 		return out;
 	gdrfab_path_info facts{};
 	facts.struct_size = sizeof facts;
-	if (gdrfab_ep_query(connection_->rail().ep.get(), *key, &facts) == 0 && facts.path) {
+	if (gdrfab_ep_query(connection_->rail().ep.get(), 0, *key, &facts) == 0 && facts.path) {
 		char words[64] = "";
 		gdrfab_tostr(&facts.path, GDRFAB_TYPE_PATHS, words, sizeof words);
 		out += std::string("/") + words;
@@ -385,7 +385,7 @@ inline std::string RdmaTransport::explain(const RdmaRemoteBuffer &remote)
 	if (!connection_->began() || !connection_->enter())
 		return explain();
 	std::string words(4096, '\0');
-	const ssize_t n = gdrfab_ep_explain(connection_->rail().ep.get(), *key, &words[0], words.size());
+	const ssize_t n = gdrfab_ep_explain(connection_->rail().ep.get(), 0, *key, &words[0], words.size());
 	connection_->leave();
 	return explain() + (n < 0 ? detail::failure("gdrfab_ep_explain", n) : std::string(words.c_str()));
 }

@@ -158,7 +158,7 @@ static void explain(struct comm *comm, const struct record *record)
 {
 	char words[1200];
 	comm->explained = true;
-	if (gdrfab_ep_explain(comm->ep, record->offers[0].key, words, sizeof words) < 0)
+	if (gdrfab_ep_explain(comm->ep, 0, record->offers[0].key, words, sizeof words) < 0)
 		snprintf(words, sizeof words, "%s", gdrfab_last_error());
 	const struct way *way = comm->device->ways[comm->way];
 	INFO("sending over %s, %s, into %s memory: %s", kind_names[way->kind], way->info->domain_name,

@@ -201,7 +201,7 @@ std::string Link::path_to(uint64_t index, uint64_t key)
 	char text[2048], path[64];
 	gdrfab_path_info info{};
 	info.struct_size = sizeof info;
-	if (gdrfab_ep_explain_peer(ep, index, key, text, sizeof text) < 0 || gdrfab_ep_query_peer(ep, index, key, &info) < 0 ||
+	if (gdrfab_ep_explain(ep, index, key, text, sizeof text) < 0 || gdrfab_ep_query(ep, index, key, &info) < 0 ||
 	    gdrfab_tostr(&info.path, GDRFAB_TYPE_PATHS, path, sizeof path) < 0)
 		return "path unknown: " + last_words();
 	std::string over(text);

@@ -1,13 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Queries about an endpoint: the path of its operations, its rails, and counts of what it has done.
 
-use super::boundary::{ExtensibleStruct, control, counted, null, object, output_sized, write_sized, write_text};
+use super::boundary::{ExtensibleStruct, control, counted, null, object, output, output_sized, write_sized, write_text};
 use super::objects::gdrfab_ep;
 use super::types::GDRFAB_PATHS_MAX;
-use crate::error::Result;
-use crate::fabric::PathAnswer;
+use crate::fabric::RailReport;
 use libc::{c_char, c_int, c_void, ssize_t};
-use std::mem::offset_of;
 use std::net::IpAddr;
 
 // == Options, paths, statistics ==
@@ -38,6 +36,12 @@ pub struct gdrfab_path_info {
     pub short_path: u64,
     /// Bytes of the longest message that goes by short_path.
     pub short_size: usize,
+    /// In: an array that gets the rails of the connection, the nearest first; or NULL.
+    pub rails: *mut gdrfab_rail_info,
+    /// In: number of rails for which the array has room; 0 if it is NULL.
+    pub rails_max: u32,
+    /// Number of rails, also if there is no room for all; 0: the connection has no rails.
+    pub rails_count: u32,
 }
 
 /// Counts of one path.
@@ -82,8 +86,6 @@ pub struct gdrfab_stats {
 /// One rail of a connection that has several (GDRFAB_TCP_RAILS, GDRFAB_VERBS_RAILS).
 #[repr(C)]
 pub struct gdrfab_rail_info {
-    /// sizeof(gdrfab_rail_info), set by the caller
-    pub struct_size: usize,
     /// 1: it is up; 0: it is lost, and being connected again.
     pub up: u32,
     /// Number of times that it was lost.
@@ -97,15 +99,13 @@ pub struct gdrfab_rail_info {
     pub own: [c_char; 48],
     /// The peer's.
     pub peer: [c_char; 48],
+    /// 0; for later versions.
+    pub reserved: [u64; 4],
 }
 
-// SAFETY: repr(C), size first; `desc` is a number in the type of a pointer, and never followed.
+// SAFETY: repr(C), size first, numbers and pointers only; `desc` is a number in the type of a pointer, and never followed.
 unsafe impl ExtensibleStruct for gdrfab_path_info {
-    const FIRST: usize = 120;
-}
-// SAFETY: repr(C), size first, integers only.
-unsafe impl ExtensibleStruct for gdrfab_rail_info {
-    const FIRST: usize = 128;
+    const FIRST: usize = 136;
 }
 // SAFETY: repr(C), size first, integers only.
 unsafe impl ExtensibleStruct for gdrfab_stats {
@@ -113,7 +113,7 @@ unsafe impl ExtensibleStruct for gdrfab_stats {
 }
 
 /// Tells which path the next operation to a peer's region uses from this endpoint, and for each other path
-/// why it is not used. Nothing is sent.
+/// why it is not used; and tells of the rails to the peer. Nothing is sent.
 ///
 /// shm looks the key up in the peer's table. tcp and verbs decide by the key and by this side's memory, and
 /// only an operation finds out whether the peer has such a region. With verbs the key does not say by which
@@ -127,44 +127,29 @@ unsafe impl ExtensibleStruct for gdrfab_stats {
 /// the receiver's own options then count too. Messages may use staged even if GDRFAB_OPT_FORBID_PATH forbids
 /// it.
 ///
+/// @param peer the peer's index in the address vector; not used on connected endpoints
 /// @param key  of the peer's region, or GDRFAB_KEY_MESSAGES
-/// @param info gets the answer; the caller sets struct_size and desc
-/// @return 0, -EINVAL (also: desc is none of this domain), -ENOTCONN (not connected yet), -ESHUTDOWN (not
-///   connected any more), -EKEYREJECTED (shm: the peer has no such region; verbs: no verbs key), -EPROTO (shm:
-///   the peer's table makes no sense)
+/// @param info gets the answer; the caller sets struct_size, desc, rails and rails_max
+/// @return 0, -EINVAL (also: peer names none; desc is none of this domain), -ENOTCONN (not connected yet; of a
+///   connectionless endpoint also: nothing has connected the peer yet), -ESHUTDOWN (not connected any more),
+///   -EKEYREJECTED (shm: the peer has no such region; verbs: no verbs key), -EPROTO (shm: the peer's table
+///   makes no sense), -GDRFAB_EOPBADSTATE (connectionless, and not enabled)
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn gdrfab_ep_query(ep: *mut gdrfab_ep, key: u64, info: *mut gdrfab_path_info) -> c_int {
-    // SAFETY: the C caller says that the handle is open and the struct writable for its size.
+pub unsafe extern "C" fn gdrfab_ep_query(ep: *mut gdrfab_ep, peer: u64, key: u64, info: *mut gdrfab_path_info) -> c_int {
+    // SAFETY: the C caller says that the handle is open, the struct writable for its size, and info->rails for its rails_max.
     control(|| unsafe {
         let ep = object(ep, "ep")?;
-        answer(info, |desc| ep.query(key, desc))
-    })
-}
-
-/// gdrfab_ep_query() for one peer of a connectionless endpoint; a connected one has one peer.
-///
-/// @return as gdrfab_ep_query(); -ENOTCONN: nothing has connected the peer yet; -EINVAL also: peer names none
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn gdrfab_ep_query_peer(ep: *mut gdrfab_ep, peer: u64, key: u64, info: *mut gdrfab_path_info) -> c_int {
-    // SAFETY: the C caller says that the handle is open and the struct writable for its size.
-    control(|| unsafe {
-        let ep = object(ep, "ep")?;
-        answer(info, |desc| ep.query_peer(peer, key, desc))
-    })
-}
-
-/// Writes what is known of paths into the caller's struct.
-///
-/// # Safety
-/// `info` is null or points to a struct of the size that it says.
-unsafe fn answer(info: *mut gdrfab_path_info, query: impl FnOnce(u64) -> Result<PathAnswer>) -> Result<()> {
-    // SAFETY: the caller says that the struct has the size that it says.
-    unsafe {
         let out = output_sized(info, "info")?;
-        // Only a struct that reaches so far has one.
-        let has_desc = out.cast::<usize>().read() >= offset_of!(gdrfab_path_info, desc) + size_of::<*const c_void>();
-        let desc = if has_desc { (&raw const (*out).desc).read() } else { std::ptr::null() };
-        let a = query(desc as u64)?;
+        let desc = (&raw const (*out).desc).read();
+        let (rails, rails_max) = ((&raw const (*out).rails).read(), (&raw const (*out).rails_max).read());
+        if rails_max > 0 {
+            output(rails, "info->rails")?;
+        }
+        let a = ep.query(peer, key, desc as u64)?;
+        let rails_to_peer = ep.rail_reports(peer)?;
+        for (number, rail) in rails_to_peer.iter().take(rails_max as usize).enumerate() {
+            rails.add(number).write(rail_info(rail));
+        }
         let mut reasons = [0; GDRFAB_PATHS_MAX];
         for (path, refusal) in a.refusals.each() {
             reasons[path.index()] = refusal.as_ref().map_or(0, |e| e.errno);
@@ -178,66 +163,43 @@ unsafe fn answer(info: *mut gdrfab_path_info, query: impl FnOnce(u64) -> Result<
             desc,
             short_path: a.short.map_or(0, |short| short.path.bits()),
             short_size: a.short.map_or(0, |short| short.most),
+            rails,
+            rails_max,
+            rails_count: rails_to_peer.len() as u32,
         };
         write_sized(out, &answer);
         Ok(())
+    })
+}
+
+fn rail_info(rail: &RailReport) -> gdrfab_rail_info {
+    let (own, peer) = rail.ends.unzip();
+    gdrfab_rail_info {
+        up: rail.up.into(),
+        losses: rail.losses.try_into().unwrap_or(u32::MAX),
+        bytes_out: rail.bytes.0,
+        bytes_in: rail.bytes.1,
+        own: text_of(own),
+        peer: text_of(peer),
+        reserved: [0; 4],
     }
 }
 
-/// gdrfab_ep_query() in words, with host memory on this side.
+/// gdrfab_ep_query() in words, with host memory on this side; lists the rails too.
 ///
+/// @param peer as of gdrfab_ep_query()
+/// @param key  as of gdrfab_ep_query()
+/// @param buf  gets the text
 /// @return length of the text, or as gdrfab_ep_query()
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn gdrfab_ep_explain(ep: *mut gdrfab_ep, key: u64, buf: *mut c_char, len: usize) -> ssize_t {
+pub unsafe extern "C" fn gdrfab_ep_explain(ep: *mut gdrfab_ep, peer: u64, key: u64, buf: *mut c_char, len: usize) -> ssize_t {
     // SAFETY: the C caller says that the handle is open and the buffer writable.
     counted(|| unsafe {
         let ep = object(ep, "ep")?;
         if buf.is_null() && len > 0 {
             return Err(null("buf"));
         }
-        write_text(buf, len, &ep.query(key, 0)?.words())
-    })
-}
-
-/// gdrfab_ep_explain() for one peer: length of the text, or as gdrfab_ep_query_peer().
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn gdrfab_ep_explain_peer(ep: *mut gdrfab_ep, peer: u64, key: u64, buf: *mut c_char, len: usize) -> ssize_t {
-    // SAFETY: the C caller says that the handle is open and the buffer writable.
-    counted(|| unsafe {
-        let ep = object(ep, "ep")?;
-        if buf.is_null() && len > 0 {
-            return Err(null("buf"));
-        }
-        write_text(buf, len, &ep.query_peer(peer, key, 0)?.words())
-    })
-}
-
-/// Tells of one rail of a connection that has several (GDRFAB_TCP_RAILS, GDRFAB_VERBS_RAILS);
-/// gdrfab_ep_explain() lists them.
-///
-/// @param peer index of a connectionless endpoint's peer; a connected one has one, and this is not looked at
-/// @param rail from 0, which is the nearest
-/// @param info gets the answer; the caller sets struct_size
-/// @return 0, -EINVAL (also: peer names none), -ENOENT (no such rail, or there are none), -ENOTCONN (not
-///   connected yet), -ESHUTDOWN (not connected any more)
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn gdrfab_ep_query_rail(ep: *mut gdrfab_ep, peer: u64, rail: u32, info: *mut gdrfab_rail_info) -> c_int {
-    // SAFETY: the C caller says that the handle is open and the struct writable for its size.
-    control(|| unsafe {
-        let out = output_sized(info, "info")?;
-        let r = object(ep, "ep")?.rail(peer, rail)?;
-        let (own, peer) = r.ends.unzip();
-        let answer = gdrfab_rail_info {
-            struct_size: 0,
-            up: r.up.into(),
-            losses: r.losses.try_into().unwrap_or(u32::MAX),
-            bytes_out: r.bytes.0,
-            bytes_in: r.bytes.1,
-            own: text_of(own),
-            peer: text_of(peer),
-        };
-        write_sized(out, &answer);
-        Ok(())
+        write_text(buf, len, &ep.query(peer, key, 0)?.words())
     })
 }
 

@@ -498,16 +498,12 @@ impl Endpoint {
     }
 
     /// The path of operations between local memory, which is host memory if `desc` is 0, and the peer's region.
-    pub fn query(&self, key: u64, desc: u64) -> Result<PathAnswer> {
-        self.prov().report(key, desc)
+    pub fn query(&self, peer: u64, key: u64, desc: u64) -> Result<PathAnswer> {
+        self.prov().report(peer, key, desc)
     }
 
-    pub fn query_peer(&self, peer: u64, key: u64, desc: u64) -> Result<PathAnswer> {
-        self.prov().report_to(peer, key, desc)
-    }
-
-    pub fn rail(&self, peer: u64, number: u32) -> Result<RailReport> {
-        self.prov().rail(peer, number as usize)
+    pub fn rail_reports(&self, peer: u64) -> Result<Vec<RailReport>> {
+        self.prov().rail_reports(peer)
     }
 
     pub fn stats(&self) -> Stats {

@@ -36,7 +36,7 @@ pub use av::Av;
 pub use cntr::{Cntr, Reached};
 pub use cq::Cq;
 pub use domain::{Domain, Mr};
-pub use endpoint::{Endpoint, PathAnswer, PathStats, Stats};
+pub use endpoint::{Endpoint, PathAnswer, PathStats, RailReport, Stats};
 pub use eq::Eq;
 pub use info::{
     ADDR_STR, EP_MSG, EP_RDM, Info, Near, Nic, PROGRESS_AUTO, PROGRESS_MANUAL, Secret, THREAD_DOMAIN, THREAD_SAFE, getinfo, left_out, nic,

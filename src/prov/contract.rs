@@ -17,7 +17,7 @@ use super::list::{List, Native, Pair, Run};
 use super::op::{Common, Dir, Iov, RmaIov};
 use super::ops::{Dispatch, OpFlags};
 use super::queue::{Counter, Queue};
-use super::report::{PathReport, RailReport, Stats, no_rail};
+use super::report::{PathReport, RailReport, Stats};
 use super::request::Request;
 use super::rest::Rest;
 use super::source::Source;
@@ -398,16 +398,12 @@ pub trait Endpoint: Send + Sync {
     }
 
     /// The path of operations between local memory, which is host memory if `desc` is 0, and the peer's region of this key.
-    fn report(&self, key: u64, desc: u64) -> Result<PathReport>;
+    /// A connected endpoint has one peer, and ignores the index `peer`.
+    fn report(&self, peer: u64, key: u64, desc: u64) -> Result<PathReport>;
 
-    /// As `report`, to the peer of this index. A connected endpoint has one peer, and ignores the index.
-    fn report_to(&self, _peer: u64, key: u64, desc: u64) -> Result<PathReport> {
-        self.report(key, desc)
-    }
-
-    /// The state of rail `number` to a peer. A connected endpoint has one peer, and ignores the index.
-    fn rail(&self, _peer: u64, _number: usize) -> Result<RailReport> {
-        Err(no_rail())
+    /// The rails to a peer; none, if the connection has only itself. A connected endpoint ignores the index.
+    fn rail_reports(&self, _peer: u64) -> Result<Vec<RailReport>> {
+        Ok(Vec::new())
     }
 
     fn stats(&self) -> Stats;

@@ -17,7 +17,7 @@ use crate::prov::name;
 use crate::prov::op::{Common, Dir, Iov, RmaIov};
 use crate::prov::ops::{Dispatch, OpFlags};
 use crate::prov::queue::Queue;
-use crate::prov::report::{MESSAGES, PathReport, RailReport, Short, Stats, no_rail};
+use crate::prov::report::{MESSAGES, PathReport, RailReport, Short, Stats};
 use crate::prov::{self, EventQueue, Provider, Reach, Request, flags};
 use crate::rdm::connect::connected::connectionless;
 use crate::rdm::connect::listen::{listen, source_of};
@@ -404,34 +404,20 @@ impl prov::Endpoint for Endpoint {
         }
     }
 
-    /// Reports the path of the only lane. With several peers it is an error, because the call does not say which peer is
-    /// meant.
-    fn report(&self, key: u64, desc: u64) -> Result<PathReport> {
-        let s = self.state.lock();
-        match &s.ready[..] {
-            [(_, link)] => {
-                let (descs, _) = self.domain.descs_of(link.lane_index, &[desc])?;
-                link.ep.report(key, descs[0]).map(|report| adapt_report(report, key, link.eager_max))
-            }
-            [] => Err(Error::new(errno::ENOTCONN, "ep: no peer was reached yet")),
-            _ => Err(Error::new(errno::EOPNOTSUPP, "ep: has several peers; ask for the path to one by gdrfab_ep_query_peer")),
-        }
-    }
-
-    fn rail(&self, index: u64, number: usize) -> Result<RailReport> {
+    fn rail_reports(&self, index: u64) -> Result<Vec<RailReport>> {
         let mut s = self.state.lock();
         s.check_enabled()?;
         let id = s.route(index)?;
         if s.loopback == Some(id) {
-            return Err(no_rail());
+            return Ok(Vec::new());
         }
         match s.peer(id).and_then(|p| p.ready()) {
-            Some(link) => link.ep.rail(0, number),
+            Some(link) => link.ep.rail_reports(0),
             None => Err(Error::fixed(errno::ENOTCONN, "ep: nothing has connected this peer yet")),
         }
     }
 
-    fn report_to(&self, index: u64, key: u64, desc: u64) -> Result<PathReport> {
+    fn report(&self, index: u64, key: u64, desc: u64) -> Result<PathReport> {
         let mut s = self.state.lock();
         s.check_enabled()?;
         let id = s.route(index)?;
@@ -442,7 +428,7 @@ impl prov::Endpoint for Endpoint {
         match s.peer(id).and_then(|p| p.ready()) {
             Some(link) => {
                 let (descs, _) = self.domain.descs_of(link.lane_index, &[desc])?;
-                let report = adapt_report(link.ep.report(key, descs[0])?, key, link.eager_max);
+                let report = adapt_report(link.ep.report(0, key, descs[0])?, key, link.eager_max);
                 let provider = self.domain.lanes.get(link.lane_index).map(|lane| lane.provider);
                 let lane = provider.map_or("", |provider| provider.name());
                 let is_local = |provider: &dyn Provider| provider.reach() == Reach::Host;

@@ -116,7 +116,7 @@ fn bytes_are_written_and_read_and_messages_arrive() {
     server.core.prov().recv(&pieces, &Common { context: 14, ..Common::default() }, &[]).unwrap();
     let entry = server.entry().unwrap();
     assert_eq!((entry.context, entry.len, &room[..4]), (14, 4, &b"5678"[..]));
-    assert_eq!(client.core.prov().report(mr.key, 0).unwrap().path, Paths::DIRECT);
+    assert_eq!(client.core.prov().report(0, mr.key, 0).unwrap().path, Paths::DIRECT);
     assert!(ep.is_here() && client.core.prov().stats().of(Paths::DIRECT).bytes == 12);
 }
 

@@ -388,7 +388,7 @@ impl Endpoint for Ep {
         change(&mut self.0.state.lock().options);
     }
 
-    fn report(&self, _key: u64, _desc: u64) -> Result<PathReport> {
+    fn report(&self, _peer: u64, _key: u64, _desc: u64) -> Result<PathReport> {
         let refusals = Refusals { direct: None, ..Refusals::refused("the peer is in this process") };
         let paths = refusals.possible();
         Ok(PathReport { path: paths.best(), paths, offered: paths, text: refusals.lines(paths.best()), refusals, short: None })

@@ -266,7 +266,7 @@ impl Side {
         self.endpoint.nap_ns();
         self.endpoint.is_stalled();
         self.endpoint.stats();
-        let _ = (self.endpoint.report(key, 0), self.endpoint.peer_address());
+        let _ = (self.endpoint.report(0, key, 0), self.endpoint.peer_address());
     }
 
     /// Takes up to `most` entries of each queue, and frees the memory of the operations that have ended.

@@ -81,7 +81,7 @@ impl Endpoint for Fake {
         Options::default()
     }
     fn set_options(&self, _: &mut dyn FnMut(&mut Options)) {}
-    fn report(&self, _: u64, _: u64) -> Result<PathReport> {
+    fn report(&self, _: u64, _: u64, _: u64) -> Result<PathReport> {
         unreachable!("nobody asks")
     }
     fn stats(&self) -> Stats {

@@ -458,7 +458,7 @@ impl prov::Endpoint for Endpoint {
 
     /// Reports the path to the peer's region `key`, which does not depend on local memory; or, for `MESSAGES`, the path
     /// of messages from the memory that `desc` names.
-    fn report(&self, key: u64, desc: u64) -> Result<PathReport> {
+    fn report(&self, _peer: u64, key: u64, desc: u64) -> Result<PathReport> {
         let mut s = self.state.lock();
         if key == MESSAGES {
             return s.report_messages(&self.domain, desc);

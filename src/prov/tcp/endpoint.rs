@@ -11,7 +11,7 @@ use crate::prov::bind::{Binding, Bindings, Options, RailList};
 use crate::prov::list::{List, Native, Pair, Run};
 use crate::prov::op::{Common, Dir, Iov, RmaIov, one_kind};
 use crate::prov::ops::{Dispatch, OpFlags};
-use crate::prov::report::{MESSAGES, PathReport, RailReport, Refusals, Stats, no_rail};
+use crate::prov::report::{MESSAGES, PathReport, RailReport, Refusals, Stats};
 use crate::prov::request::own_request;
 use crate::prov::rest::Rest;
 use crate::prov::tcp::connect::cm;
@@ -281,7 +281,7 @@ impl prov::Endpoint for Endpoint {
 
     /// The report is decided from the local memory and the key alone. Only an operation finds out whether the peer has
     /// such a region.
-    fn report(&self, key: u64, desc: u64) -> Result<PathReport> {
+    fn report(&self, _peer: u64, key: u64, desc: u64) -> Result<PathReport> {
         let s = self.state.lock();
         let Some(conn) = &s.conn else { return Err(s.not_connected()) };
         let no = |words| Some(Error::coded(errno::EOPNOTSUPP, Code::Path, words));
@@ -324,10 +324,10 @@ impl prov::Endpoint for Endpoint {
         Ok(PathReport { path, paths, offered, refusals, short: None, text })
     }
 
-    fn rail(&self, _peer: u64, number: usize) -> Result<RailReport> {
+    fn rail_reports(&self, _peer: u64) -> Result<Vec<RailReport>> {
         let s = self.state.lock();
         let Some(conn) = &s.conn else { return Err(s.not_connected()) };
-        conn.rails().and_then(|rails| rails.lock().report(number)).ok_or_else(no_rail)
+        Ok(conn.rails().map_or(Vec::new(), |rails| rails.lock().report()))
     }
 
     fn stats(&self) -> Stats {

@@ -13,7 +13,7 @@ use crate::prov::list::{List, Native, Pair, Run};
 use crate::prov::name;
 use crate::prov::op::{Common, Dir, Iov, One, RmaIov};
 use crate::prov::ops::{Dispatch, OpFlags};
-use crate::prov::report::{MESSAGES, PathReport, RailReport, Refusals, Stats, no_rail};
+use crate::prov::report::{MESSAGES, PathReport, RailReport, Refusals, Stats};
 use crate::prov::request::own_request;
 use crate::prov::verbs::connect::cm;
 use crate::prov::verbs::connect::pep::Request;
@@ -408,7 +408,7 @@ impl prov::Endpoint for Endpoint {
 
     /// The path follows from the local memory and the key. Only the peer's device can check a key of that device, and
     /// only when an operation arrives.
-    fn report(&self, key: u64, desc: u64) -> Result<PathReport> {
+    fn report(&self, _peer: u64, key: u64, desc: u64) -> Result<PathReport> {
         let s = self.shared.state.lock();
         s.check_connected()?;
         let staged = key != MESSAGES && s.lane.is_none() && mr::is_staged(key);
@@ -462,10 +462,10 @@ impl prov::Endpoint for Endpoint {
         Ok(PathReport { path, paths, offered, refusals, short: None, text })
     }
 
-    fn rail(&self, _peer: u64, number: usize) -> Result<RailReport> {
+    fn rail_reports(&self, _peer: u64) -> Result<Vec<RailReport>> {
         let s = self.shared.state.lock();
         s.check_connected()?;
-        s.rails.as_ref().and_then(|rails| rails.report(number, s.peer_ip())).ok_or_else(no_rail)
+        Ok(s.rails.as_ref().map_or(Vec::new(), |rails| rails.report(s.peer_ip())))
     }
 
     fn stats(&self) -> Stats {

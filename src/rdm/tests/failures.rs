@@ -116,7 +116,7 @@ fn unlisted_callers_are_bounded() {
             last.turn();
         }
         assert!(last.take(2).is_none() && last.failed.is_empty(), "{set}: it calls again");
-        assert!(last.ep.report_to(0, 0, 0).is_err_and(|e| e.errno == errno::ENOTCONN && e.words.contains(words.as_ref())));
+        assert!(last.ep.report(0, 0, 0).is_err_and(|e| e.errno == errno::ENOTCONN && e.words.contains(words.as_ref())));
         let lines = std::mem::take(&mut *lines.lock());
         let of = |text: &str, words: &str| lines.iter().filter(|line| line.contains(text) && line.contains(words)).count();
         let (calls, told) = (of(&name, "is refused"), of(&a.name.to_string(), &words));

@@ -56,7 +56,7 @@ fn a_caller_refused_over_shm_connects_over_tcp_and_reports_why() {
     for (why, words) in [(3, "GDRFAB_SHM_USERS"), (4, "version")] {
         let (a, _b, refuses, heard) = call(why, 5);
         assert!(heard && refuses.calls == 1, "{} calls", refuses.calls);
-        let text = a.ep.report_to(0, 0, 0).unwrap().text;
+        let text = a.ep.report(0, 0, 0).unwrap().text;
         assert!(text.starts_with("over tcp (shm: the listener") && text.contains(words), "{text}");
     }
 }

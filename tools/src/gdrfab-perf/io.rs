@@ -394,11 +394,7 @@ impl Link {
         let mut spin = Spin::default();
         let until = ticks().saturating_add(self.patience.min(1 << 31));
         loop {
-            let asked = match self.traits.rdm {
-                true => self.eps[0].query_peer(0, self.peer.key, self.desc),
-                false => self.eps[0].query(self.peer.key, self.desc),
-            };
-            match asked {
+            match self.eps[0].query(0, self.peer.key, self.desc) {
                 Err(e) if e.errno == errno::ENOTCONN && self.traits.rdm && ticks() <= until => {}
                 Ok(answer) if answer.path.is_empty() && ticks() <= until => {}
                 settled => return settled,

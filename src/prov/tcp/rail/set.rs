@@ -242,10 +242,10 @@ impl Rails {
         text
     }
 
-    /// The state of one rail for `gdrfab_query_rail()`.
-    pub fn report(&self, number: usize) -> Option<RailReport> {
+    /// The state of the rails for `gdrfab_ep_query()`.
+    pub fn report(&self) -> Vec<RailReport> {
         let report = |b: &RailSlot| RailReport { up: b.up.is_some(), losses: b.losses, bytes: b.carried, ends: b.ends };
-        self.slots.get(number).map(report)
+        self.slots.iter().map(report).collect()
     }
 
     /// Number of losses of all rails together.

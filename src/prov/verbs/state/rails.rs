@@ -214,15 +214,15 @@ impl Rails {
         Error::coded(why.errno, why.code, format!("{}: {}; {what}", self.name(0), why.words))
     }
 
-    /// The report about a rail for the caller.
-    pub fn report(&self, number: usize, peer: Option<IpAddr>) -> Option<RailReport> {
-        let Some(number) = number.checked_sub(1) else {
-            let ends = peer.map(|peer| (address(&self.first.port.gid.raw, self.first.port.gid.ip), peer));
-            return Some(RailReport { up: !self.is_failing_over(), losses: self.first.losses, bytes: self.first.carried, ends });
-        };
-        let rail = self.further.get(number)?;
-        let ends = rail.peer.map(|peer| (address(&rail.port.gid.raw, rail.port.gid.ip), address(&peer.gid, None)));
-        Some(RailReport { up: rail.is_up(), losses: rail.losses, bytes: rail.carried, ends })
+    /// The state of the rails for `gdrfab_ep_query()`.
+    pub fn report(&self, peer: Option<IpAddr>) -> Vec<RailReport> {
+        let ends = peer.map(|peer| (address(&self.first.port.gid.raw, self.first.port.gid.ip), peer));
+        let first = RailReport { up: !self.is_failing_over(), losses: self.first.losses, bytes: self.first.carried, ends };
+        let further = self.further.iter().map(|rail| {
+            let ends = rail.peer.map(|peer| (address(&rail.port.gid.raw, rail.port.gid.ip), address(&peer.gid, None)));
+            RailReport { up: rail.is_up(), losses: rail.losses, bytes: rail.carried, ends }
+        });
+        std::iter::once(first).chain(further).collect()
     }
 
     /// A line of text for each rail.

@@ -141,15 +141,13 @@ const char *gdrfab_last_error(void);
  * GDRFAB_RECV has receives of the provider's own instead. */
 #define GDRFAB_RX_CQ_DATA (1ull << 56)
 
-/* gdrfab_info.mr_mode: what the caller undertakes to do. shm requires nothing. */
+/* gdrfab_info.mr_mode: what the caller undertakes to do. shm requires nothing. Other mode bits of libfabric's
+ * may be set in hints, and change nothing. */
 #define GDRFAB_MR_LOCAL (1u << 2)      /**< Local buffers need a gdrfab_mr_desc(), but for inject calls. */
 #define GDRFAB_MR_VIRT_ADDR (1u << 4)  /**< Remote addresses are virtual; else they count from attr.offset. */
-#define GDRFAB_MR_ALLOCATED (1u << 5)  /**< Registered memory has its pages. No provider asks for it. */
 #define GDRFAB_MR_PROV_KEY (1u << 6)   /**< The provider chooses the keys; else requested_key is the key. */
-#define GDRFAB_MR_RMA_EVENT (1u << 8)  /**< Regions for counters are registered with GDRFAB_RMA_EVENT. No
-                                            provider asks for it. */
-#define GDRFAB_MR_ENDPOINT (1u << 9)   /**< Regions belong to endpoints. No provider asks for it. */
-#define GDRFAB_MR_HMEM (1u << 10)      /**< Device buffers are registered. */
+#define GDRFAB_MR_HMEM (1u << 10)      /**< Device buffers are registered, with any provider. Alone in
+                                            hints, it undertakes nothing else. */
 
 /* gdrfab_info.msg_order: which operations of an endpoint keep their order (RAW: a read after a write). */
 #define GDRFAB_ORDER_RAR (1ull << 0)          /**< Read after read. */

@@ -59,7 +59,8 @@ static const struct hint possible[] = {
 	HINT_OF("shm tcp", paths, GDRFAB_PATH_STAGED),
 	HINT_OF("shm tcp", mr_mode, GDRFAB_MR_VIRT_ADDR),
 	HINT_OF("shm tcp", mr_mode, GDRFAB_MR_PROV_KEY),
-	HINT(mr_mode, MODE(GDRFAB_MR_ALLOCATED)),
+	HINT(mr_mode, MODE(GDRFAB_MR_HMEM)),
+	HINT(mr_mode, MODE(1u << 5)), /* FI_MR_ALLOCATED, which has no meaning here */
 	HINT(ep_type, GDRFAB_EP_MSG),
 	HINT(threading, GDRFAB_THREAD_SAFE),
 	HINT(threading, GDRFAB_THREAD_DOMAIN),

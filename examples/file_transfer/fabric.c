@@ -35,7 +35,7 @@ static bool find(struct fabric *f, const char *provider, const char *addr, uint6
 		return say("%s", gdrfab_last_error());
 	hints->caps = GDRFAB_MSG | GDRFAB_RMA;
 	hints->ep_type = GDRFAB_EP_MSG;
-	hints->mr_mode = GDRFAB_MR_LOCAL | GDRFAB_MR_VIRT_ADDR | GDRFAB_MR_ALLOCATED | GDRFAB_MR_PROV_KEY;
+	hints->mr_mode = GDRFAB_MR_LOCAL | GDRFAB_MR_VIRT_ADDR | GDRFAB_MR_PROV_KEY;
 	hints->msg_order = GDRFAB_ORDER_SAW; /* a message never overtakes the write before it */
 	hints->prov_name = colon ? scheme : (char *)(uintptr_t)provider;
 	int rc = gdrfab_getinfo(GDRFAB_VERSION, NULL, addr, flags, hints, &f->info);

@@ -32,8 +32,7 @@ bool open_fabric(struct side *s, const char *node)
 		return say("%s", gdrfab_last_error());
 	hints->caps = GDRFAB_MSG | GDRFAB_RMA | (s->iface != GDRFAB_HMEM_SYSTEM ? GDRFAB_HMEM : 0);
 	hints->ep_type = GDRFAB_EP_MSG;
-	hints->mr_mode = GDRFAB_MR_LOCAL | GDRFAB_MR_VIRT_ADDR | GDRFAB_MR_ALLOCATED | GDRFAB_MR_PROV_KEY |
-			 GDRFAB_MR_HMEM;
+	hints->mr_mode = GDRFAB_MR_LOCAL | GDRFAB_MR_VIRT_ADDR | GDRFAB_MR_PROV_KEY | GDRFAB_MR_HMEM;
 	hints->msg_order = GDRFAB_ORDER_SAW; /* a message tells that the write before it has arrived */
 	if (s->near) { /* of several cards, the one nearest to the accelerator */
 		hints->near_iface = s->iface;

@@ -89,7 +89,7 @@ inline InfoPtr candidates(const DomainRequest &request, const std::string &addre
 	InfoPtr hints(gdrfab_dupinfo(nullptr));
 	// Without GDRFAB_MSG, verbs posts receives of its own for notifications.
 	hints->caps = GDRFAB_RMA | GDRFAB_READ | GDRFAB_WRITE | GDRFAB_REMOTE_READ | GDRFAB_REMOTE_WRITE;
-	hints->mr_mode = GDRFAB_MR_VIRT_ADDR | GDRFAB_MR_PROV_KEY | GDRFAB_MR_LOCAL | GDRFAB_MR_ALLOCATED | GDRFAB_MR_HMEM;
+	hints->mr_mode = GDRFAB_MR_VIRT_ADDR | GDRFAB_MR_PROV_KEY | GDRFAB_MR_LOCAL | GDRFAB_MR_HMEM;
 	hints->threading = GDRFAB_THREAD_SAFE;
 	hints->progress = request.thread ? GDRFAB_PROGRESS_AUTO : GDRFAB_PROGRESS_MANUAL;
 	// gdrfab_freeinfo() does not free strings of the caller's in hints.

@@ -43,7 +43,7 @@ static int find(const struct fabric *fabric, const char *name, gdrfab_info **fou
 	hints->ep_type = kind_type(fabric->kind);
 	hints->prov_name = fabric->kind == KIND_RDM ? fabric->info->prov_name : (char *)(uintptr_t)kind_names[fabric->kind];
 	hints->domain_name = (char *)(uintptr_t)name;
-	hints->mr_mode = GDRFAB_MR_LOCAL | GDRFAB_MR_VIRT_ADDR | GDRFAB_MR_ALLOCATED | GDRFAB_MR_PROV_KEY | GDRFAB_MR_HMEM;
+	hints->mr_mode = GDRFAB_MR_LOCAL | GDRFAB_MR_VIRT_ADDR | GDRFAB_MR_PROV_KEY | GDRFAB_MR_HMEM;
 	result = gdrfab_getinfo(GDRFAB_VERSION, NULL, NULL, 0, hints, found);
 	gdrfab_freeinfo(hints);
 	return told(result, FI_LOG_DOMAIN, name);

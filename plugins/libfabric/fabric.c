@@ -90,7 +90,7 @@ int fabric_open(struct fi_fabric_attr *attr, struct fid_fabric **fabric, void *c
 	hints->ep_type = kind_type(f->kind);
 	hints->fabric_name = f->kind == KIND_RDM ? attr->name + strlen(RDM_FABRIC) : attr->name;
 	hints->prov_name = f->kind == KIND_RDM ? hints->fabric_name : (char *)(uintptr_t)kind_names[f->kind];
-	hints->mr_mode = GDRFAB_MR_LOCAL | GDRFAB_MR_VIRT_ADDR | GDRFAB_MR_ALLOCATED | GDRFAB_MR_PROV_KEY | GDRFAB_MR_HMEM;
+	hints->mr_mode = GDRFAB_MR_LOCAL | GDRFAB_MR_VIRT_ADDR | GDRFAB_MR_PROV_KEY | GDRFAB_MR_HMEM;
 	result = gdrfab_getinfo(GDRFAB_VERSION, NULL, NULL, 0, hints, &f->info);
 	gdrfab_freeinfo(hints);
 	if (result == 0)

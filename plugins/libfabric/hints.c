@@ -30,9 +30,9 @@ void hints_make(enum kind kind, uint32_t version, const struct fi_info *hints, g
 	want->prov_name = kind == KIND_RDM ? NULL : (char *)(uintptr_t)kind_names[kind];
 	want->mr_mode = (uint32_t)mr_mode_offered(version, hints);
 	/* To gdrfab, 0 means that the caller asks for nothing; in libfabric it means that the caller undertakes
-	 * nothing. */
+	 * nothing. The bit below is the one that no provider asks for. */
 	if (want->mr_mode == 0)
-		want->mr_mode = GDRFAB_MR_ALLOCATED;
+		want->mr_mode = GDRFAB_MR_HMEM;
 	if (!hints)
 		return;
 	want->fabric_name = OF(hints, fabric_attr, name);

@@ -273,7 +273,7 @@ static gdrfab_info *ask(enum kind kind, const char *node, const char *domain)
 		return NULL;
 	/* Without GDRFAB_MSG, cards keep receives of their own for writes with data. */
 	hints->caps = GDRFAB_RMA | GDRFAB_HMEM;
-	hints->mr_mode = GDRFAB_MR_LOCAL | GDRFAB_MR_VIRT_ADDR | GDRFAB_MR_ALLOCATED | GDRFAB_MR_PROV_KEY | GDRFAB_MR_HMEM;
+	hints->mr_mode = GDRFAB_MR_LOCAL | GDRFAB_MR_VIRT_ADDR | GDRFAB_MR_PROV_KEY | GDRFAB_MR_HMEM;
 	hints->threading = GDRFAB_THREAD_SAFE;
 	hints->progress = has_rails(kind) ? GDRFAB_PROGRESS_AUTO : GDRFAB_PROGRESS_MANUAL;
 	hints->prov_name = (char *)(uintptr_t)kind_names[kind];

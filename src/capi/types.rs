@@ -130,20 +130,15 @@ pub const GDRFAB_DIRECTED_RECV: u64 = 1u64 << 59;
 /// GDRFAB_RECV has receives of the provider's own instead.
 pub const GDRFAB_RX_CQ_DATA: u64 = 1u64 << 56;
 
-// gdrfab_info.mr_mode: what the caller undertakes to do. shm requires nothing.
+// gdrfab_info.mr_mode: what the caller undertakes to do. shm requires nothing. Other mode bits of libfabric's
+// may be set in hints, and change nothing.
 /// Local buffers need a gdrfab_mr_desc(), but for inject calls.
 pub const GDRFAB_MR_LOCAL: u32 = 1u32 << 2;
 /// Remote addresses are virtual; else they count from attr.offset.
 pub const GDRFAB_MR_VIRT_ADDR: u32 = 1u32 << 4;
-/// Registered memory has its pages. No provider asks for it.
-pub const GDRFAB_MR_ALLOCATED: u32 = 1u32 << 5;
 /// The provider chooses the keys; else requested_key is the key.
 pub const GDRFAB_MR_PROV_KEY: u32 = 1u32 << 6;
-/// Regions for counters are registered with GDRFAB_RMA_EVENT. No provider asks for it.
-pub const GDRFAB_MR_RMA_EVENT: u32 = 1u32 << 8;
-/// Regions belong to endpoints. No provider asks for it.
-pub const GDRFAB_MR_ENDPOINT: u32 = 1u32 << 9;
-/// Device buffers are registered.
+/// Device buffers are registered, with any provider. Alone in hints, it undertakes nothing else.
 pub const GDRFAB_MR_HMEM: u32 = 1u32 << 10;
 
 // gdrfab_info.msg_order: which operations of an endpoint keep their order (RAW: a read after a write).

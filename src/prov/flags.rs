@@ -122,10 +122,7 @@ pub const NAMES: &[(u64, &str)] = &[
 pub const MR_MODE_NAMES: &[(u64, &str)] = &[
     (MR_MODE_LOCAL as u64, "MR_LOCAL"),
     (MR_MODE_VIRT_ADDR as u64, "MR_VIRT_ADDR"),
-    (1 << 5, "MR_ALLOCATED"),
     (MR_MODE_PROV_KEY as u64, "MR_PROV_KEY"),
-    (1 << 8, "MR_RMA_EVENT"),
-    (1 << 9, "MR_ENDPOINT"),
     (1 << 10, "MR_HMEM"),
 ];
 

@@ -32,7 +32,7 @@ static void open_fabric(uint64_t flags)
 
 static void open_endpoint(gdrfab_info *from)
 {
-	gdrfab_cq_attr attr = {sizeof attr, 0, 0, GDRFAB_CQ_FORMAT_DATA, GDRFAB_WAIT_UNSPEC};
+	gdrfab_cq_attr attr = {sizeof attr, 0, 0, GDRFAB_CQ_FORMAT_DATA, GDRFAB_WAIT_NONE};
 	OK(gdrfab_domain_open(fabric, from, NULL, &domain));
 	OK(gdrfab_cq_open(domain, &attr, NULL, &cq));
 	OK(gdrfab_ep_open(domain, from, NULL, &ep));

@@ -49,7 +49,7 @@ struct memory {
 static void open_side(struct side *s, int out, int in)
 {
 	gdrfab_info *hints = gdrfab_dupinfo(NULL);
-	gdrfab_cq_attr attr = {sizeof attr, 0, 0, GDRFAB_CQ_FORMAT_DATA, GDRFAB_WAIT_UNSPEC};
+	gdrfab_cq_attr attr = {sizeof attr, 0, 0, GDRFAB_CQ_FORMAT_DATA, GDRFAB_WAIT_NONE};
 	char mine[GDRFAB_ADDR_MAX] = "", theirs[GDRFAB_ADDR_MAX];
 	size_t len = sizeof mine;
 	uint64_t deadline = DEADLINE;

@@ -1483,9 +1483,8 @@ ssize_t gdrfab_trecvmsg(struct gdrfab_ep *ep, const struct gdrfab_msg_tagged *ms
 #define GDRFAB_CQ_FORMAT_TAGGED 4   /**< gdrfab_cq_tagged_entry. */
 
 /* wait_obj of queues and counters. The waiting calls work with any. */
-#define GDRFAB_WAIT_NONE 0    /**< No descriptor. */
-#define GDRFAB_WAIT_UNSPEC 1  /**< As GDRFAB_WAIT_NONE. */
-#define GDRFAB_WAIT_FD 3      /**< A descriptor that poll() can wait on. */
+#define GDRFAB_WAIT_NONE 0  /**< No descriptor. */
+#define GDRFAB_WAIT_FD 3    /**< A descriptor that poll() can wait on. */
 
 /** Attributes of a completion queue (mirrors fi_cq_attr). */
 typedef struct gdrfab_cq_attr {

@@ -146,7 +146,7 @@ struct side {
 static struct side side_open(gdrfab_info *info, gdrfab_fabric *fabric)
 {
 	struct side s = {.length = sizeof s.address};
-	gdrfab_cq_attr attr = {sizeof attr, 512, 0, GDRFAB_CQ_FORMAT_DATA, GDRFAB_WAIT_UNSPEC};
+	gdrfab_cq_attr attr = {sizeof attr, 512, 0, GDRFAB_CQ_FORMAT_DATA, GDRFAB_WAIT_NONE};
 	OK(gdrfab_domain_open(fabric, info, NULL, &s.domain));
 	OK(gdrfab_eq_open(fabric, NULL, NULL, &s.eq));
 	OK(gdrfab_cq_open(s.domain, &attr, NULL, &s.cq));

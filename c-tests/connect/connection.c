@@ -423,7 +423,6 @@ TEST_TABLE(per_haste)
 		bool by_thread = i & 2;
 		all[i].sleeps = i & 1;
 		all[i].setup.progress = by_thread ? GDRFAB_PROGRESS_AUTO : 0;
-		all[i].setup.cq_wait = all[i].sleeps ? GDRFAB_WAIT_UNSPEC : 0;
 		snprintf(names[i], sizeof names[i], "what_came_can_be_answered%s%s", by_thread ? "_auto" : "", all[i].sleeps ? "_asleep" : "");
 		test_add(names[i], what_came_can_be_answered, &all[i], 30);
 	}

@@ -102,7 +102,9 @@ TEST(queues_and_counters)
 	BAD_FLAGS(gdrfab_cq_open(n.domain, &cq_bad, NULL, &cq));
 	cq_bad = cq_good, cq_bad.format = 99;
 	MISUSE(gdrfab_cq_open(n.domain, &cq_bad, NULL, &cq), -EINVAL, "format");
-	cq_bad = cq_good, cq_bad.wait_obj = 99;
+	cq_bad = cq_good, cq_bad.wait_obj = 1; /* FI_WAIT_UNSPEC, of which there is none */
+	MISUSE(gdrfab_cq_open(n.domain, &cq_bad, NULL, &cq), -EINVAL, "wait_obj");
+	cq_bad.wait_obj = 99;
 	MISUSE_EITHER(gdrfab_cq_open(n.domain, &cq_bad, NULL, &cq), -EINVAL, -ENOSYS, "wait_obj");
 	cq_bad = cq_good, cq_bad.size = SIZE_MAX;
 	MISUSE_EITHER(gdrfab_cq_open(n.domain, &cq_bad, NULL, &cq), -EINVAL, -ENOMEM, "size");

@@ -22,7 +22,7 @@ TEST(set_and_add)
 {
 	struct node n;
 	node_alone(&n, NULL);
-	gdrfab_cntr *c = counter(&n, GDRFAB_WAIT_UNSPEC);
+	gdrfab_cntr *c = counter(&n, GDRFAB_WAIT_NONE);
 	OK(gdrfab_cntr_add(c, 5));
 	CHECK_EQ(gdrfab_cntr_read(c), 5);
 	OK(gdrfab_cntr_set(c, 1ull << 40));
@@ -70,7 +70,7 @@ TEST(wait)
 	struct node n;
 	pthread_t thread;
 	node_alone(&n, NULL);
-	gdrfab_cntr *c = counter(&n, GDRFAB_WAIT_UNSPEC);
+	gdrfab_cntr *c = counter(&n, GDRFAB_WAIT_NONE);
 	OK(gdrfab_cntr_wait(c, 0, 0));
 	uint64_t start = test_now_ms();
 	CHECK_EQ(gdrfab_cntr_wait(c, 1, 0), -ETIMEDOUT);
@@ -126,7 +126,7 @@ static const uint64_t counts[COUNTERS] = {GDRFAB_SEND, GDRFAB_RECV, GDRFAB_READ,
 static void bind_counters(struct node *n, gdrfab_cntr **c)
 {
 	for (int i = 0; i < COUNTERS; i++) {
-		c[i] = counter(n, GDRFAB_WAIT_UNSPEC);
+		c[i] = counter(n, GDRFAB_WAIT_NONE);
 		OK(gdrfab_ep_bind_cntr(n->ep, c[i], counts[i]));
 		CHECK_EQ(gdrfab_ep_bind_cntr(n->ep, c[0], counts[i] | counts[0]), -EBUSY);
 	}
@@ -279,7 +279,7 @@ static void region_target(struct node *n)
 	const struct way *way = (const struct way *)n->arg;
 	struct mem m;
 	node_up(n);
-	gdrfab_cntr *c = counter(n, GDRFAB_WAIT_UNSPEC), *untouched = counter(n, GDRFAB_WAIT_UNSPEC);
+	gdrfab_cntr *c = counter(n, GDRFAB_WAIT_NONE), *untouched = counter(n, GDRFAB_WAIT_NONE);
 	mem_new(n, &m, way->kind, 65536);
 	memset(m.addr, 0, m.len);
 	struct iovec iov = {m.addr, m.len};

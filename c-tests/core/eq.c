@@ -25,7 +25,7 @@ TEST(written_events_come_back)
 	uint32_t event = 0;
 	struct node n;
 	node_alone(&n, NULL);
-	gdrfab_eq *eq = own_queue(&n, 0, GDRFAB_WAIT_UNSPEC);
+	gdrfab_eq *eq = own_queue(&n, 0, GDRFAB_WAIT_NONE);
 	CHECK_EQ(gdrfab_eq_read(eq, &event, &out, sizeof out, 0), -EAGAIN);
 	for (uint32_t i = 0; i < 20; i++) {
 		size_t len = i * 3 % 64;
@@ -51,7 +51,7 @@ TEST(too_small_a_buffer_keeps_the_event)
 	uint32_t event = 77;
 	struct node n;
 	node_alone(&n, NULL);
-	gdrfab_eq *eq = own_queue(&n, 0, GDRFAB_WAIT_UNSPEC);
+	gdrfab_eq *eq = own_queue(&n, 0, GDRFAB_WAIT_NONE);
 	fill(in, sizeof in, 0, 1);
 	CHECK_EQ(gdrfab_eq_write(eq, 5000, in, sizeof in, 0), sizeof in);
 	memset(out, 'x', sizeof out);
@@ -74,7 +74,7 @@ TEST(peeking_leaves_the_event)
 	uint32_t event = 77;
 	struct node n;
 	node_alone(&n, NULL);
-	gdrfab_eq *eq = own_queue(&n, 0, GDRFAB_WAIT_UNSPEC);
+	gdrfab_eq *eq = own_queue(&n, 0, GDRFAB_WAIT_NONE);
 	CHECK_EQ(gdrfab_eq_read(eq, &event, NULL, 0, GDRFAB_PEEK), -EAGAIN);
 	CHECK_EQ(gdrfab_eq_sread(eq, &event, NULL, 0, 20, GDRFAB_PEEK), -EAGAIN);
 	CHECK_EQ(gdrfab_eq_read(eq, &event, out, sizeof out, GDRFAB_PEEK | GDRFAB_MORE), -GDRFAB_EBADFLAGS);
@@ -145,7 +145,7 @@ TEST(a_full_queue_refuses_and_keeps)
 	uint32_t event, number, written = 0;
 	struct node n;
 	node_alone(&n, NULL);
-	gdrfab_eq *eq = own_queue(&n, 8, GDRFAB_WAIT_UNSPEC);
+	gdrfab_eq *eq = own_queue(&n, 8, GDRFAB_WAIT_NONE);
 	ssize_t rc;
 	while ((rc = gdrfab_eq_write(eq, 2000, &written, sizeof written, 0)) == sizeof written && written < 100000)
 		written++;

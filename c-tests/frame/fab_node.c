@@ -255,7 +255,7 @@ void node_open(struct node *n)
 	node_info(n);
 	skip_unless(!n->setup->by_address || by_address_too(n), "no connection by exchanged addresses over iWARP");
 	OK(gdrfab_fabric_open(n->info, n, &n->fabric));
-	gdrfab_eq_attr attr = {sizeof attr, 0, 0, GDRFAB_WAIT_UNSPEC, 0};
+	gdrfab_eq_attr attr = {sizeof attr, 0, 0, GDRFAB_WAIT_NONE, 0};
 	OK(gdrfab_eq_open(n->fabric, &attr, n, &n->eq));
 	if (n->side == TEST_CLIENT || n->setup->by_address || connectionless(n->setup))
 		node_domain(n, n->info);

@@ -219,7 +219,7 @@ static void opens_all(rlim_t bytes)
 		return;
 	CHECK_EQ(rc, 0);
 	OK(gdrfab_fabric_open(n.info, &n, &n.fabric));
-	gdrfab_eq_attr attr = {sizeof attr, 0, 0, GDRFAB_WAIT_UNSPEC, 0};
+	gdrfab_eq_attr attr = {sizeof attr, 0, 0, GDRFAB_WAIT_NONE, 0};
 	OK(gdrfab_eq_open(n.fabric, &attr, &n, &n.eq));
 	if (GOES(gdrfab_domain_open(n.fabric, n.info, &n, &n.domain))) {
 		if (GOES(gdrfab_mem_alloc(n.domain, 8 << 20, 0, &at)))

@@ -300,7 +300,7 @@ int eq_open(struct fid_fabric *fabric, struct fi_eq_attr *attr, struct fid_eq **
 	if (result < 0)
 		return result;
 	/* Other providers use a descriptor for FI_WAIT_UNSPEC, and clients rely on that. */
-	if (to.wait_obj == GDRFAB_WAIT_UNSPEC)
+	if (attr && attr->wait_obj == FI_WAIT_UNSPEC)
 		to.wait_obj = GDRFAB_WAIT_FD;
 	if (attr && attr->flags & ~(FI_WRITE | FI_AFFINITY))
 		return REFUSE(FI_EBADFLAGS, FI_LOG_EQ, "fi_eq_open: attr->flags: %#llx\n", (unsigned long long)attr->flags);

@@ -6,10 +6,8 @@ int wait_object(enum fi_wait_obj wanted, uint32_t *wait_obj)
 {
 	switch (wanted) {
 	case FI_WAIT_NONE:
+	case FI_WAIT_UNSPEC: /* gdrfab's waiting calls need no wait object */
 		*wait_obj = GDRFAB_WAIT_NONE;
-		return 0;
-	case FI_WAIT_UNSPEC:
-		*wait_obj = GDRFAB_WAIT_UNSPEC;
 		return 0;
 	case FI_WAIT_FD:
 		*wait_obj = GDRFAB_WAIT_FD;

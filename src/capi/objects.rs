@@ -62,9 +62,9 @@ handles! {
 
 fn wants_fd(wait_obj: u32) -> Result<bool> {
     match wait_obj {
-        GDRFAB_WAIT_NONE | GDRFAB_WAIT_UNSPEC => Ok(false),
+        GDRFAB_WAIT_NONE => Ok(false),
         GDRFAB_WAIT_FD => Ok(true),
-        n => Err(Error::invalid(format!("attr->wait_obj: {n}, must be GDRFAB_WAIT_NONE, UNSPEC or FD"))),
+        n => Err(Error::invalid(format!("attr->wait_obj: {n}, must be GDRFAB_WAIT_NONE or GDRFAB_WAIT_FD"))),
     }
 }
 

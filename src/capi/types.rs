@@ -464,8 +464,6 @@ pub const GDRFAB_CQ_FORMAT_TAGGED: u32 = 4;
 // wait_obj of queues and counters. The waiting calls work with any.
 /// No descriptor.
 pub const GDRFAB_WAIT_NONE: u32 = 0;
-/// As GDRFAB_WAIT_NONE.
-pub const GDRFAB_WAIT_UNSPEC: u32 = 1;
 /// A descriptor that poll() can wait on.
 pub const GDRFAB_WAIT_FD: u32 = 3;
 

@@ -613,18 +613,11 @@ int gdrfab_ep_getpeer(struct gdrfab_ep *ep, void *addr, size_t *addrlen);
 #define GDRFAB_ADDR_UNSPEC UINT64_MAX    /**< No index: of a receive, any peer. */
 #define GDRFAB_ADDR_NOTAVAIL UINT64_MAX  /**< The same, where an index was asked for and there is none. */
 
-/* gdrfab_av_attr.type. */
-#define GDRFAB_AV_UNSPEC 0  /**< As GDRFAB_AV_TABLE. */
-#define GDRFAB_AV_MAP 1     /**< As GDRFAB_AV_TABLE: an opaque value may be an index. */
-#define GDRFAB_AV_TABLE 2   /**< Indexes. */
-
 /** Attributes of an address vector (mirrors fi_av_attr). */
 typedef struct gdrfab_av_attr {
     size_t struct_size;  /**< sizeof(gdrfab_av_attr) */
     size_t count;        /**< A hint: names that will be inserted. Address vectors grow. */
     uint64_t flags;      /**< 0 */
-    uint32_t type;       /**< GDRFAB_AV_* */
-    uint32_t reserved;   /**< 0 */
 } gdrfab_av_attr;
 
 /** Opens an address vector, freed by gdrfab_av_close(). Mirrors fi_av_open.

@@ -5,7 +5,7 @@ use super::boundary::{
     ExtensibleStruct, bytes, control, counted, failed, give, hold, null, object, output, read_sized, reclaim, release, shared, text,
 };
 use super::boundary::{no_flags, write_name, write_text};
-use super::objects::{gdrfab_av, gdrfab_domain, gdrfab_ep, no_attr_flags, no_reserved};
+use super::objects::{gdrfab_av, gdrfab_domain, gdrfab_ep, no_attr_flags};
 use super::types::*;
 use crate::error::{Error, Result};
 use crate::fabric::{self, Name};
@@ -22,15 +22,11 @@ pub struct gdrfab_av_attr {
     pub count: usize,
     /// 0
     pub flags: u64,
-    /// GDRFAB_AV_*
-    pub r#type: u32,
-    /// 0
-    pub reserved: u32,
 }
 
 // SAFETY: repr(C), size first, integers only.
 unsafe impl ExtensibleStruct for gdrfab_av_attr {
-    const FIRST: usize = 32;
+    const FIRST: usize = 24;
 }
 
 /// Opens an address vector, freed by gdrfab_av_close(). Mirrors fi_av_open.
@@ -50,10 +46,6 @@ pub unsafe extern "C" fn gdrfab_av_open(
         if !attr.is_null() {
             let a = read_sized(attr, "attr")?;
             no_attr_flags(a.flags)?;
-            no_reserved(a.reserved)?;
-            if a.r#type > GDRFAB_AV_TABLE {
-                return Err(Error::invalid(format!("attr->type: {}, must be GDRFAB_AV_UNSPEC, MAP or TABLE", a.r#type)));
-            }
         }
         let opened = fabric::Av::open(&domain)?;
         opened.context.set(context as usize);

@@ -75,7 +75,7 @@ pub(super) fn no_attr_flags(flags: u64) -> Result<()> {
     }
 }
 
-pub(super) fn no_reserved(reserved: u32) -> Result<()> {
+fn no_reserved(reserved: u32) -> Result<()> {
     match reserved {
         0 => Ok(()),
         n => Err(Error::invalid(format!("attr->reserved: {n}, must be 0"))),

@@ -245,14 +245,6 @@ pub const GDRFAB_ADDR_UNSPEC: u64 = u64::MAX;
 /// The same, where an index was asked for and there is none.
 pub const GDRFAB_ADDR_NOTAVAIL: u64 = u64::MAX;
 
-// gdrfab_av_attr.type.
-/// As GDRFAB_AV_TABLE.
-pub const GDRFAB_AV_UNSPEC: u32 = 0;
-/// As GDRFAB_AV_TABLE: an opaque value may be an index.
-pub const GDRFAB_AV_MAP: u32 = 1;
-/// Indexes.
-pub const GDRFAB_AV_TABLE: u32 = 2;
-
 // == Memory ==
 // A region gives peers access to memory by key and address. It is registered with a domain, of host or device
 // memory.

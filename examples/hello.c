@@ -108,7 +108,7 @@ static void server(void)
 	wait_event(GDRFAB_CONNREQ, &event, sizeof event);
 	open_endpoint(event.info);
 	gdrfab_freeinfo(event.info);
-	OK(gdrfab_mem_alloc(domain, 4096, 0, &memory));
+	OK(gdrfab_mem_alloc(domain, GDRFAB_HMEM_SYSTEM, 0, 4096, 0, &memory));
 	OK(gdrfab_mr_reg(domain, memory, 4096, GDRFAB_REMOTE_WRITE, 0, 0, 0, NULL, &mr));
 	struct target target = {(uintptr_t)memory, gdrfab_mr_key(mr)};
 	OK(gdrfab_ep_accept(ep, &target, sizeof target));

@@ -89,10 +89,8 @@ static struct memory memory_of(struct side *s, uint32_t iface, size_t len, uint6
 {
 	struct memory m;
 	void *addr;
-	if (iface == GDRFAB_HMEM_SYSTEM)
-		OK(gdrfab_mem_alloc(s->domain, len, 0, &addr));
-	else
-		OK(gdrfab_mem_alloc_on(s->domain, iface, (uint32_t)what.device, len, 0, &addr));
+	uint32_t device = iface == GDRFAB_HMEM_SYSTEM ? 0 : (uint32_t)what.device;
+	OK(gdrfab_mem_alloc(s->domain, iface, device, len, 0, &addr));
 	struct iovec iov = {addr, len};
 	gdrfab_mr_attr attr;
 	memset(&attr, 0, sizeof attr);

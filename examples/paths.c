@@ -49,7 +49,7 @@ int main(void)
 	OK(gdrfab_getinfo(GDRFAB_VERSION, NULL, NULL, 0, NULL, &info));
 	OK(gdrfab_fabric_open(info, NULL, &fabric));
 	OK(gdrfab_domain_open(fabric, info, NULL, &domain));
-	OK(gdrfab_mem_alloc(domain, SIZE, 0, &allocated));
+	OK(gdrfab_mem_alloc(domain, GDRFAB_HMEM_SYSTEM, 0, SIZE, 0, &allocated));
 
 	struct iovec made = {allocated, SIZE}, plain = {malloc(SIZE), SIZE};
 	gdrfab_mr_dmabuf file = {fd, 0, 0, SIZE, NULL};

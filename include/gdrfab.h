@@ -843,15 +843,23 @@ int gdrfab_mr_query(struct gdrfab_mr *mr, struct gdrfab_mr_info *info);
 /** Tells in words which paths a region offers, and why not the others: length of the text, or -EINVAL. */
 ssize_t gdrfab_mr_explain(struct gdrfab_mr *mr, char *buf, size_t len);
 
-/** Allocates zeroed host memory that peers can map, so that operations on it use GDRFAB_PATH_DIRECT. It is a
- * memory file, whose descriptor is held until gdrfab_mem_free(), and still has to be registered.
+/** Allocates memory that peers can map, which still has to be registered; gdrfab_mem_free() frees it.
  *
- * @param len   bytes, rounded up to pages
- * @param addr  gets the address, page aligned
- * @return 0, -EINVAL, -GDRFAB_EBADFLAGS, -EPERM, -ENOMEM, -EMFILE, -ENOSPC (too many memory files) */
-int gdrfab_mem_alloc(struct gdrfab_domain *domain, size_t len, uint64_t flags, void **addr);
+ * Host memory is zeroed, and operations on it use GDRFAB_PATH_DIRECT. It is a memory file, whose descriptor
+ * is held until gdrfab_mem_free(). Memory of a device is of a kind that the vendor lets other processes map,
+ * where it has one; it is not zeroed, and works with the vendor's own functions.
+ *
+ * @param iface  GDRFAB_HMEM_*, not GDRFAB_HMEM_AUTO
+ * @param device number of the device in this process; 0 with GDRFAB_HMEM_SYSTEM
+ * @param len    bytes, not 0; rounded up to pages of the host, or to the granularity of the driver
+ * @param addr   gets the address; that of host memory is page aligned
+ * @return 0, -EINVAL, -GDRFAB_EBADFLAGS, -EPERM, -ENODEV (no such device), -ENOMEM, -EMFILE, -ENOSPC (too
+ *   many memory files); of devices also -ENOSYS and -EIO (see Device memory), and -EOPNOTSUPP (the vendor's
+ *   driver lets no library allocate for it) */
+int gdrfab_mem_alloc(struct gdrfab_domain *domain, uint32_t iface, uint32_t device, size_t len,
+                     uint64_t flags, void **addr);
 
-/** Frees memory of gdrfab_mem_alloc() or gdrfab_mem_alloc_on().
+/** Frees memory of gdrfab_mem_alloc().
  *
  * @param domain the domain that allocated it
  * @param addr   the address that was given
@@ -1003,18 +1011,6 @@ int gdrfab_hmem_copy_from(uint32_t iface, uint32_t device, void *dest, const voi
  *   -EOPNOTSUPP the device neither orders the writes nor has such a flush: all interfaces but CUDA, and CUDA
  *   before 11.3 */
 int gdrfab_hmem_flush(uint32_t iface, uint32_t device);
-
-/** Allocates memory of a device, of a kind that the vendor lets other processes map, where it has one. It is
- * not zeroed, still has to be registered, is freed by gdrfab_mem_free(), and works with the vendor's own
- * functions. With GDRFAB_HMEM_SYSTEM this is gdrfab_mem_alloc().
- *
- * @param iface GDRFAB_HMEM_*, not GDRFAB_HMEM_AUTO
- * @param len   bytes, not 0; the driver rounds up to its granularity
- * @param addr  gets the address
- * @return 0, -EINVAL, -GDRFAB_EBADFLAGS, -ENOSYS, -ENODEV, -EPERM, -ENOMEM, -ENOSPC, -EMFILE, -EIO, or
- *   -EOPNOTSUPP the vendor's driver lets no library allocate for it */
-int gdrfab_mem_alloc_on(struct gdrfab_domain *domain, uint32_t iface, uint32_t device, size_t len,
-                        uint64_t flags, void **addr);
 
 /* ---- RMA -----------------------------------------------------------------------------------------------
  * One-sided writes and reads. The rules for all calls that post an operation, here and under Messages:

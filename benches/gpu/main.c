@@ -185,7 +185,7 @@ static void measure(int device, int other)
 	j.len = HOST_BYTES;
 	void *pinned, *ours_alloc;
 	CU(cu.cuMemHostAlloc(&pinned, HOST_BYTES, 1));
-	OK(gdrfab_mem_alloc(domain, HOST_BYTES, 0, &ours_alloc));
+	OK(gdrfab_mem_alloc(domain, GDRFAB_HMEM_SYSTEM, 0, HOST_BYTES, 0, &ours_alloc));
 	gdrfab_mr *host_mr[2] = {reg(pinned, HOST_BYTES), reg(ours_alloc, HOST_BYTES)};
 	void *device_desc = j.desc;
 	for (int k = 0; k < 2; k++)

@@ -133,7 +133,7 @@ static void serve(int device)
 			addr = (void *)(uintptr_t)plain;
 			CU(cu.cuIpcGetMemHandle(t.handle.bytes, plain));
 		} else if (kind == 'v') {
-			OK(gdrfab_mem_alloc_on(domain, GDRFAB_HMEM_CUDA, (uint32_t)device, exposed, 0, &addr));
+			OK(gdrfab_mem_alloc(domain, GDRFAB_HMEM_CUDA, (uint32_t)device, exposed, 0, &addr));
 		}
 		CU(cu.cuMemsetD8_v2((dptr)(uintptr_t)addr, 0, exposed));
 		gdrfab_mr *mr = reg(addr, exposed);

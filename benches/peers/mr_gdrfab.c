@@ -32,7 +32,7 @@ static char *g_open(const char *arg, size_t bytes)
 		if (mem == MAP_FAILED)
 			DIE("mmap");
 	} else {
-		OK(gdrfab_mem_alloc(domain, bytes, 0, &mem));
+		OK(gdrfab_mem_alloc(domain, GDRFAB_HMEM_SYSTEM, 0, bytes, 0, &mem));
 	}
 	return mem;
 }

@@ -122,7 +122,7 @@ static char *memory(struct gf *g, size_t n, int heap)
 
 	if (heap)
 		return mem_anon(n, 1);
-	OK(gdrfab_mem_alloc(g->domain, n, 0, &p));
+	OK(gdrfab_mem_alloc(g->domain, GDRFAB_HMEM_SYSTEM, 0, n, 0, &p));
 	memset(p, 0, n);
 	return p;
 }

@@ -226,7 +226,7 @@ int main(int argc, char **argv)
 	OK(gdrfab_ep_connect_addr(a.ep, b.address, b.length));
 	OK(gdrfab_ep_connect_addr(b.ep, a.address, a.length));
 	await_connection(&a, &b);
-	OK(gdrfab_mem_alloc(b.domain, LONGEST, 0, &memory));
+	OK(gdrfab_mem_alloc(b.domain, GDRFAB_HMEM_SYSTEM, 0, LONGEST, 0, &memory));
 	OK(gdrfab_mr_reg(b.domain, memory, LONGEST, GDRFAB_REMOTE_READ | GDRFAB_REMOTE_WRITE, 0, 0, 0, NULL, &mr));
 	peer_memory = memory;
 	peer_key = gdrfab_mr_key(mr);

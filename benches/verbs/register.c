@@ -78,7 +78,7 @@ static void free_hugepages(struct memory *m)
 
 static const char *of_mem_alloc(struct memory *m)
 {
-	OK(gdrfab_mem_alloc(domain, m->len, 0, &m->at));
+	OK(gdrfab_mem_alloc(domain, GDRFAB_HMEM_SYSTEM, 0, m->len, 0, &m->at));
 	return NULL;
 }
 

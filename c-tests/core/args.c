@@ -341,10 +341,10 @@ TEST(regions)
 	OK(gdrfab_cntr_close(cntr));
 
 	void *addr = MARKER(void);
-	MISUSE(gdrfab_mem_alloc(NULL, 4096, 0, &addr), -EINVAL, "domain");
-	MISUSE(gdrfab_mem_alloc(n.domain, 0, 0, &addr), -EINVAL, "len");
-	BAD_FLAGS(gdrfab_mem_alloc(n.domain, 4096, GARBAGE_FLAGS, &addr));
-	MISUSE(gdrfab_mem_alloc(n.domain, 4096, 0, NULL), -EINVAL, "addr");
+	MISUSE(gdrfab_mem_alloc(NULL, GDRFAB_HMEM_SYSTEM, 0, 4096, 0, &addr), -EINVAL, "domain");
+	MISUSE(gdrfab_mem_alloc(n.domain, GDRFAB_HMEM_SYSTEM, 0, 0, 0, &addr), -EINVAL, "len");
+	BAD_FLAGS(gdrfab_mem_alloc(n.domain, GDRFAB_HMEM_SYSTEM, 0, 4096, GARBAGE_FLAGS, &addr));
+	MISUSE(gdrfab_mem_alloc(n.domain, GDRFAB_HMEM_SYSTEM, 0, 4096, 0, NULL), -EINVAL, "addr");
 	MISUSE(gdrfab_mem_free(NULL, buf), -EINVAL, "domain");
 	MISUSE(gdrfab_mem_free(n.domain, NULL), -EINVAL, "addr");
 	MISUSE(gdrfab_mem_free(n.domain, buf), -EINVAL, "addr");

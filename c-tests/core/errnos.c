@@ -466,12 +466,12 @@ TEST(memory)
 	RETURNS(gdrfab_mr_regattr(n.domain, &attr, GDRFAB_MR_DMABUF, &mr), -EBADF);
 	if (!traits()->adapter)
 		RETURNS(gdrfab_mr_reg(n.domain, bytes, 64, GDRFAB_ATOMIC | REMOTE_ACCESS, 0, 0, 0, NULL, &mr), -EOPNOTSUPP);
-	RETURNS(gdrfab_mem_alloc(n.domain, 4096, 1, &memory), -GDRFAB_EBADFLAGS);
-	RETURNS(gdrfab_mem_alloc(n.domain, 0, 0, &memory), -EINVAL);
-	RETURNS(gdrfab_mem_alloc(n.domain, (size_t)1 << 60, 0, &memory), 0);
-	RETURNS(gdrfab_mem_alloc_on(n.domain, 0, 7, 4096, 0, &memory), -ENODEV);
+	RETURNS(gdrfab_mem_alloc(n.domain, GDRFAB_HMEM_SYSTEM, 0, 4096, 1, &memory), -GDRFAB_EBADFLAGS);
+	RETURNS(gdrfab_mem_alloc(n.domain, GDRFAB_HMEM_SYSTEM, 0, 0, 0, &memory), -EINVAL);
+	RETURNS(gdrfab_mem_alloc(n.domain, GDRFAB_HMEM_SYSTEM, 0, (size_t)1 << 60, 0, &memory), 0);
+	RETURNS(gdrfab_mem_alloc(n.domain, 0, 7, 4096, 0, &memory), -ENODEV);
 	RETURNS(gdrfab_mem_free(n.domain, bytes), -EINVAL);
-	OK(gdrfab_mem_alloc(n.domain, 4096, 0, &memory));
+	OK(gdrfab_mem_alloc(n.domain, GDRFAB_HMEM_SYSTEM, 0, 4096, 0, &memory));
 	OK(gdrfab_mr_reg(n.domain, memory, 4096, REMOTE_ACCESS, 0, 0, 0, NULL, &mr));
 	OK(gdrfab_cntr_open(n.domain, NULL, NULL, &cntr));
 	RETURNS(gdrfab_mem_free(n.domain, memory), -EBUSY);
@@ -504,7 +504,7 @@ static void without_descriptors(struct node *n, const gdrfab_info *info)
 	CHECK_EQ(getrlimit(RLIMIT_NOFILE, &limit), 0);
 	none.rlim_max = limit.rlim_max;
 	CHECK_EQ(setrlimit(RLIMIT_NOFILE, &none), 0);
-	RETURNS(gdrfab_mem_alloc(n->domain, 4096, 0, &memory), -EMFILE);
+	RETURNS(gdrfab_mem_alloc(n->domain, GDRFAB_HMEM_SYSTEM, 0, 4096, 0, &memory), -EMFILE);
 	RETURNS(gdrfab_cq_open(n->domain, &cq_attr, NULL, &cq), -EMFILE);
 	RETURNS(gdrfab_eq_open(n->fabric, &eq_attr, NULL, &eq), -EMFILE);
 	if (strcmp(provider(), "shm") == 0)
@@ -538,7 +538,7 @@ TEST(memory_that_may_not_be_locked)
 		test_skip("no user without rights: %s", strerror(errno));
 	if (mlockall(MCL_FUTURE) != 0)
 		test_skip("mlockall: %s", strerror(errno));
-	RETURNS(gdrfab_mem_alloc(n.domain, 256 << 20, 0, &memory), -ENOMEM);
+	RETURNS(gdrfab_mem_alloc(n.domain, GDRFAB_HMEM_SYSTEM, 0, 256 << 20, 0, &memory), -ENOMEM);
 	if (!test_says(gdrfab_last_error(), "RLIMIT_MEMLOCK"))
 		test_wrong(__FILE__, __LINE__, "the words do not name the limit: %s", gdrfab_last_error());
 	munlockall();
@@ -678,7 +678,7 @@ TEST(a_child_of_fork)
 	if (child == 0) {
 		RETURNS(gdrfab_ep_open(n.domain, n.info, NULL, &ep), -EPERM);
 		RETURNS(gdrfab_cq_open(n.domain, NULL, NULL, &cq), -EPERM);
-		RETURNS(gdrfab_mem_alloc(n.domain, 4096, 0, &memory), -EPERM);
+		RETURNS(gdrfab_mem_alloc(n.domain, GDRFAB_HMEM_SYSTEM, 0, 4096, 0, &memory), -EPERM);
 		RETURNS(gdrfab_mr_reg(n.domain, &n, 64, REMOTE_ACCESS, 0, 0, 0, NULL, &mr), -EPERM);
 		RETURNS(gdrfab_domain_close(n.domain), -EPERM);
 		RETURNS(gdrfab_cq_close(n.cq), -EPERM);

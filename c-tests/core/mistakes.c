@@ -104,7 +104,7 @@ TEST(a_close_that_is_refused_names_what_is_open)
 	OK(gdrfab_ep_open(n.domain, n.info, NULL, &ep[1]));
 	OK(gdrfab_cntr_open(n.domain, NULL, NULL, &cntr));
 	OK(gdrfab_mr_reg(n.domain, bytes, sizeof bytes, ANY_ACCESS, 0, 1, 0, NULL, &mr));
-	OK(gdrfab_mem_alloc(n.domain, 4096, 0, &memory));
+	OK(gdrfab_mem_alloc(n.domain, GDRFAB_HMEM_SYSTEM, 0, 4096, 0, &memory));
 	OK(gdrfab_eq_open(n.fabric, NULL, NULL, &eq));
 	BUSY(gdrfab_domain_close(n.domain), "2 endpoints", "1 completion queue", "1 counter", "1 region", "1 allocation");
 	BUSY(gdrfab_fabric_close(n.fabric), "1 domain", "2 event queues");

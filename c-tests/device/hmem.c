@@ -63,7 +63,7 @@ TEST(ruled_out)
 		gdrfab_hmem_info info;
 		MISUSE(query(v->iface, UINT32_MAX, &info), -ENOSYS, v->name);
 		MISUSE(query(v->iface, 0, &info), -ENOSYS, "GDRFAB_HMEM");
-		MISUSE(gdrfab_mem_alloc_on(n.domain, v->iface, 0, 64, 0, &at), -ENOSYS, v->name);
+		MISUSE(gdrfab_mem_alloc(n.domain, v->iface, 0, 64, 0, &at), -ENOSYS, v->name);
 		MISUSE(gdrfab_hmem_copy_to(v->iface, 0, host, host + 32, 32), -ENOSYS, v->name);
 		MISUSE(gdrfab_hmem_copy_from(v->iface, 0, host, host + 32, 32), -ENOSYS, v->name);
 		MISUSE(gdrfab_hmem_flush(v->iface, 0), -ENOSYS, v->name);
@@ -126,8 +126,8 @@ static void devices(const void *arg)
 	void *at = NULL;
 	char host[8];
 	node_alone(&n, NULL);
-	MISUSE(gdrfab_mem_alloc_on(n.domain, v->iface, count, 64, 0, &at), -ENODEV, "device");
-	MISUSE(gdrfab_mem_alloc_on(n.domain, v->iface, 0, 0, 0, &at), -EINVAL, "len");
+	MISUSE(gdrfab_mem_alloc(n.domain, v->iface, count, 64, 0, &at), -ENODEV, "device");
+	MISUSE(gdrfab_mem_alloc(n.domain, v->iface, 0, 0, 0, &at), -EINVAL, "len");
 	MISUSE(gdrfab_hmem_copy_to(v->iface, count, host, host, 0), -ENODEV, "device");
 	MISUSE(gdrfab_hmem_flush(v->iface, count), -ENODEV, "device");
 	MISUSE(gdrfab_hmem_flush(v->iface, UINT32_MAX), -ENODEV, "device");

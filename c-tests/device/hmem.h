@@ -51,7 +51,7 @@ static inline uint32_t use(const struct vendor *v)
 static inline unsigned char *alloc_on(struct node *n, const struct vendor *v, uint32_t device, size_t len)
 {
 	void *at = NULL;
-	int result = gdrfab_mem_alloc_on(n->domain, v->iface, device, len, 0, &at);
+	int result = gdrfab_mem_alloc(n->domain, v->iface, device, len, 0, &at);
 	if (result == -EOPNOTSUPP)
 		test_skip("%s", gdrfab_last_error());
 	CHECK_EQ(result, 0);

@@ -110,7 +110,7 @@ TEST(a_driver_that_fails)
 	setenv("FAKE_FAULT", "cuMemGetHandleForAddressRange=31337", 1);
 	MISUSE(gdrfab_hmem_export_dmabuf(at, PIECE, 0, &out), -EIO, "31337");
 	setenv("FAKE_FAULT", "cuMemCreate=2,cuMemAlloc_v2=2", 1);
-	MISUSE(gdrfab_mem_alloc_on(n.domain, GDRFAB_HMEM_CUDA, 0, PIECE, 0, &none), -ENOMEM, "cu");
+	MISUSE(gdrfab_mem_alloc(n.domain, GDRFAB_HMEM_CUDA, 0, PIECE, 0, &none), -ENOMEM, "cu");
 	setenv("FAKE_FAULT", "cuMemcpyHtoDAsync_v2=719,cuMemcpyAsync=719", 1);
 	MISUSE(gdrfab_hmem_copy_to(GDRFAB_HMEM_CUDA, 0, at, host, PIECE), -EIO, "719");
 	unsetenv("FAKE_FAULT");

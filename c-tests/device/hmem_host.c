@@ -70,13 +70,13 @@ TEST(misuse_of_allocation)
 	void *marker = MARKER(void), *at = marker;
 	char host[64];
 	node_alone(&n, NULL);
-	MISUSE(gdrfab_mem_alloc_on(NULL, GDRFAB_HMEM_SYSTEM, 0, 64, 0, &at), -EINVAL, "domain");
-	MISUSE(gdrfab_mem_alloc_on(n.domain, GDRFAB_HMEM_SYSTEM, 0, 64, 0, NULL), -EINVAL, "addr");
-	MISUSE(gdrfab_mem_alloc_on(n.domain, GDRFAB_HMEM_SYSTEM, 0, 0, 0, &at), -EINVAL, "len");
-	MISUSE(gdrfab_mem_alloc_on(n.domain, GDRFAB_HMEM_SYSTEM, 1, 64, 0, &at), -ENODEV, "device");
-	MISUSE(gdrfab_mem_alloc_on(n.domain, GDRFAB_HMEM_AUTO, 0, 64, 0, &at), -EINVAL, "iface");
-	MISUSE(gdrfab_mem_alloc_on(n.domain, 6, 0, 64, 0, &at), -EINVAL, "iface");
-	BAD_FLAGS(gdrfab_mem_alloc_on(n.domain, GDRFAB_HMEM_SYSTEM, 0, 64, 1, &at));
+	MISUSE(gdrfab_mem_alloc(NULL, GDRFAB_HMEM_SYSTEM, 0, 64, 0, &at), -EINVAL, "domain");
+	MISUSE(gdrfab_mem_alloc(n.domain, GDRFAB_HMEM_SYSTEM, 0, 64, 0, NULL), -EINVAL, "addr");
+	MISUSE(gdrfab_mem_alloc(n.domain, GDRFAB_HMEM_SYSTEM, 0, 0, 0, &at), -EINVAL, "len");
+	MISUSE(gdrfab_mem_alloc(n.domain, GDRFAB_HMEM_SYSTEM, 1, 64, 0, &at), -ENODEV, "device");
+	MISUSE(gdrfab_mem_alloc(n.domain, GDRFAB_HMEM_AUTO, 0, 64, 0, &at), -EINVAL, "iface");
+	MISUSE(gdrfab_mem_alloc(n.domain, 6, 0, 64, 0, &at), -EINVAL, "iface");
+	BAD_FLAGS(gdrfab_mem_alloc(n.domain, GDRFAB_HMEM_SYSTEM, 0, 64, 1, &at));
 	CHECK(at == marker);
 	MISUSE(gdrfab_mem_free(n.domain, host), -EINVAL, "addr");
 	node_close(&n);
@@ -97,7 +97,7 @@ TEST(host_memory)
 	static char data[64];
 	void *at = NULL;
 	node_alone(&n, NULL);
-	OK(gdrfab_mem_alloc_on(n.domain, GDRFAB_HMEM_SYSTEM, 0, 5000, 0, &at));
+	OK(gdrfab_mem_alloc(n.domain, GDRFAB_HMEM_SYSTEM, 0, 5000, 0, &at));
 	const void *places[] = {&n, data, at, "text", (const void *)(uintptr_t)8};
 	for (size_t i = 0; i < sizeof places / sizeof places[0]; i++) {
 		gdrfab_hmem_place place = detect(places[i], 12);

@@ -28,7 +28,7 @@ static void malloc_end(TEST_UNUSED struct node *n, struct mem *m)
 static void mem_alloc_new(struct node *n, struct mem *m)
 {
 	void *addr = NULL;
-	OK(gdrfab_mem_alloc(n->domain, m->len, 0, &addr));
+	OK(gdrfab_mem_alloc(n->domain, GDRFAB_HMEM_SYSTEM, 0, m->len, 0, &addr));
 	m->addr = (unsigned char *)addr;
 	CHECK(m->addr != NULL);
 	CHECK_EQ((uintptr_t)m->addr % (uintptr_t)sysconf(_SC_PAGESIZE), 0);
@@ -138,7 +138,7 @@ uint32_t device_count(struct node *n, uint32_t iface)
 static void device_new(struct node *n, struct mem *m)
 {
 	void *addr = NULL;
-	OK(gdrfab_mem_alloc_on(n->domain, m->kind->iface, m->device, m->len, 0, &addr));
+	OK(gdrfab_mem_alloc(n->domain, m->kind->iface, m->device, m->len, 0, &addr));
 	m->addr = (unsigned char *)addr;
 	CHECK(m->addr != NULL);
 }

@@ -184,7 +184,7 @@ static void *goes_on(void *arg)
 			CHECK(got == 1 || got == -EAGAIN);
 			left -= got == 1;
 		}
-		OK(PENDING(gdrfab_mem_alloc(n->domain, 65536, 0, &at)));
+		OK(PENDING(gdrfab_mem_alloc(n->domain, GDRFAB_HMEM_SYSTEM, 0, 65536, 0, &at)));
 		OK(PENDING(gdrfab_mr_reg(n->domain, at, 65536, GDRFAB_REMOTE_WRITE, 0, 0, 0, NULL, &mr)));
 		OK(PENDING(gdrfab_mr_close(mr)));
 		OK(PENDING(gdrfab_mem_free(n->domain, at)));

@@ -128,7 +128,7 @@ static void misuses(struct node *n, struct mem *m)
 	gdrfab_pep *pep = NULL;
 	gdrfab_domain *domain = NULL;
 	WANT_EQ(gdrfab_mr_reg(n->domain, buf, sizeof buf, REMOTE_ACCESS, 0, 0, 0, NULL, &mr), -EPERM);
-	WANT_EQ(gdrfab_mem_alloc(n->domain, 4096, 0, &addr), -EPERM);
+	WANT_EQ(gdrfab_mem_alloc(n->domain, GDRFAB_HMEM_SYSTEM, 0, 4096, 0, &addr), -EPERM);
 	WANT_EQ(gdrfab_mem_free(n->domain, m->addr), -EPERM);
 	WANT_EQ(gdrfab_domain_open(n->fabric, n->info, NULL, &domain), -EPERM);
 	WANT_EQ(gdrfab_eq_open(n->fabric, NULL, NULL, &eq), -EPERM);

@@ -342,7 +342,7 @@ static void open_side(struct side *s, const char *service)
 	STEP(gdrfab_domain_open(s->fabric, s->info, NULL, &s->domain));
 	STEP(gdrfab_cq_open(s->domain, &attr, NULL, &s->cq));
 	STEP(gdrfab_cntr_open(s->domain, NULL, NULL, &s->cntr));
-	STEP(gdrfab_mem_alloc(s->domain, REGION, 0, &memory));
+	STEP(gdrfab_mem_alloc(s->domain, GDRFAB_HMEM_SYSTEM, 0, REGION, 0, &memory));
 	s->memory = memory;
 	STEP(gdrfab_mr_reg(s->domain, s->memory, REGION, GDRFAB_REMOTE_READ | GDRFAB_REMOTE_WRITE | GDRFAB_READ | GDRFAB_WRITE, 0, 0, 0,
 			   NULL, &s->mr));

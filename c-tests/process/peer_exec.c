@@ -102,7 +102,7 @@ static void peer(struct node *n)
 	only_processes();
 	node_up(n);
 	if (plan->mapped)
-		OK(gdrfab_mem_alloc(n->domain, LEN, 0, (void **)&at));
+		OK(gdrfab_mem_alloc(n->domain, GDRFAB_HMEM_SYSTEM, 0, LEN, 0, (void **)&at));
 	else
 		at = (unsigned char *)mapped_at(LEN);
 	fill(at, LEN, 0, SEED);

@@ -222,7 +222,7 @@ static void opens_all(rlim_t bytes)
 	gdrfab_eq_attr attr = {sizeof attr, 0, 0, GDRFAB_WAIT_NONE, 0};
 	OK(gdrfab_eq_open(n.fabric, &attr, &n, &n.eq));
 	if (GOES(gdrfab_domain_open(n.fabric, n.info, &n, &n.domain))) {
-		if (GOES(gdrfab_mem_alloc(n.domain, 8 << 20, 0, &at)))
+		if (GOES(gdrfab_mem_alloc(n.domain, GDRFAB_HMEM_SYSTEM, 0, 8 << 20, 0, &at)))
 			OK(gdrfab_mem_free(n.domain, at));
 		if (GOES(gdrfab_mr_reg(n.domain, memory, sizeof memory, GDRFAB_REMOTE_WRITE, 0, 0, 0, NULL, &mr)))
 			OK(gdrfab_mr_close(mr));
@@ -269,7 +269,7 @@ static void moves_data(struct node *n)
 	mem_publish(n, &m);
 	struct remote to = mem_fetch(n);
 	limit_files(0);
-	int rc = gdrfab_mem_alloc(n->domain, 1 << 20, 0, &at);
+	int rc = gdrfab_mem_alloc(n->domain, GDRFAB_HMEM_SYSTEM, 0, 1 << 20, 0, &at);
 	if (rc != 0 && rc != -EFBIG)
 		CHECK_EQ(rc, -EFBIG);
 	for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++) {

@@ -29,7 +29,7 @@ static void *publish(struct self *s, bool shared, uint64_t access, uint64_t flag
 {
 	void *at = NULL;
 	if (shared)
-		OK(gdrfab_mem_alloc(s->domain, 4096, 0, &at));
+		OK(gdrfab_mem_alloc(s->domain, GDRFAB_HMEM_SYSTEM, 0, 4096, 0, &at));
 	else
 		at = calloc(1, 4096);
 	OK(gdrfab_mr_reg(s->domain, at, 4096, access, 0, 0, flags, NULL, mr));

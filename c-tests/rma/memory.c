@@ -402,7 +402,7 @@ TEST(no_fds_left)
 		count++;
 	int rc = register_fd(&n, m.fd, 0, 8192, m.addr, REMOTE_ACCESS, kind_paths(m.kind) & -kind_paths(m.kind), &mr);
 	void *addr = NULL;
-	int alloc = gdrfab_mem_alloc(n.domain, 1024 * 1024, 0, &addr);
+	int alloc = gdrfab_mem_alloc(n.domain, GDRFAB_HMEM_SYSTEM, 0, 1024 * 1024, 0, &addr);
 	gdrfab_fabric *fabric = NULL;
 	gdrfab_eq *eq = NULL;
 	int fabric_rc = gdrfab_fabric_open(n.info, NULL, &fabric);
@@ -440,14 +440,14 @@ TEST(allocated_memory)
 	struct node n;
 	node_alone(&n, NULL);
 	for (int i = 0; i < 6; i++) {
-		OK(gdrfab_mem_alloc(n.domain, sizes[i], 0, &addr[i]));
+		OK(gdrfab_mem_alloc(n.domain, GDRFAB_HMEM_SYSTEM, 0, sizes[i], 0, &addr[i]));
 		CHECK_EQ((uintptr_t)addr[i] % (uintptr_t)sysconf(_SC_PAGESIZE), 0);
 		CHECK_EQ(((char *)addr[i])[0] | ((char *)addr[i])[sizes[i] - 1], 0);
 		memset(addr[i], 0xff, sizes[i] > 4096 ? 4096 : sizes[i]);
 	}
-	CHECK_EQ(gdrfab_mem_alloc(n.domain, 0, 0, &none), -EINVAL);
-	CHECK_EITHER(gdrfab_mem_alloc(n.domain, (size_t)1 << 60, 0, &none), -ENOMEM, -EINVAL);
-	CHECK_EITHER(gdrfab_mem_alloc(n.domain, SIZE_MAX, 0, &none), -ENOMEM, -EINVAL);
+	CHECK_EQ(gdrfab_mem_alloc(n.domain, GDRFAB_HMEM_SYSTEM, 0, 0, 0, &none), -EINVAL);
+	CHECK_EITHER(gdrfab_mem_alloc(n.domain, GDRFAB_HMEM_SYSTEM, 0, (size_t)1 << 60, 0, &none), -ENOMEM, -EINVAL);
+	CHECK_EITHER(gdrfab_mem_alloc(n.domain, GDRFAB_HMEM_SYSTEM, 0, SIZE_MAX, 0, &none), -ENOMEM, -EINVAL);
 	CHECK(none == other);
 	CHECK_EQ(gdrfab_mem_free(n.domain, other), -EINVAL);
 	CHECK_EQ(gdrfab_mem_free(n.domain, (char *)addr[4] + 4096), -EINVAL);

@@ -207,7 +207,7 @@ static void peer(struct node *n)
 	oob_recv(n, given, sizeof given);
 	unsigned char *local = (unsigned char *)pages(SPAN);
 	if (t->reach == JOINED) {
-		OK(gdrfab_mem_alloc(n->domain, SPAN, 0, &shared));
+		OK(gdrfab_mem_alloc(n->domain, GDRFAB_HMEM_SYSTEM, 0, SPAN, 0, &shared));
 		OK(gdrfab_mr_reg(n->domain, shared, SPAN, GDRFAB_READ | GDRFAB_WRITE, 0, 0, 0, NULL, &mr));
 		one_by_one(n, given, t->loss->damage, (unsigned char *)shared, gdrfab_mr_desc(mr));
 	} else {
@@ -254,7 +254,7 @@ static void forbidding_owner(struct node *n)
 	void *at;
 	node_up(n);
 	skip_unless(!traits()->adapter, "an adapter reaches pages that it has pinned, whatever their owner does");
-	OK(gdrfab_mem_alloc(n->domain, SPAN, 0, &at));
+	OK(gdrfab_mem_alloc(n->domain, GDRFAB_HMEM_SYSTEM, 0, SPAN, 0, &at));
 	given = grant(n, at, SPAN, *(const enum reach *)n->arg, &mr);
 	fill(at, SPAN, 0, SEED);
 	CHECK_EQ(mprotect(at, SPAN, PROT_NONE), 0);
@@ -275,7 +275,7 @@ static void undisturbed_peer(struct node *n)
 	gdrfab_mr *mr;
 	node_up(n);
 	skip_unless(!traits()->adapter, "an adapter reaches pages that it has pinned, whatever their owner does");
-	OK(gdrfab_mem_alloc(n->domain, SPAN, 0, &at));
+	OK(gdrfab_mem_alloc(n->domain, GDRFAB_HMEM_SYSTEM, 0, SPAN, 0, &at));
 	OK(gdrfab_mr_reg(n->domain, at, SPAN, GDRFAB_READ | GDRFAB_WRITE, 0, 0, 0, NULL, &mr));
 	unsigned char *local = (unsigned char *)at;
 	void *desc = *(const enum reach *)n->arg == JOINED ? gdrfab_mr_desc(mr) : NULL;

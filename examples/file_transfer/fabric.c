@@ -82,7 +82,7 @@ static bool open_endpoint(struct fabric *f, gdrfab_info *from)
 	    !CALL(gdrfab_ep_bind_eq(f->ep, f->eq, 0)) ||
 	    !CALL(gdrfab_ep_setopt(f->ep, GDRFAB_OPT_ENDPOINT, GDRFAB_OPT_CONNECT_TIMEOUT, &limit_ns,
 				   sizeof limit_ns)) ||
-	    !CALL(gdrfab_ep_enable(f->ep)) || !CALL(gdrfab_mem_alloc(f->domain, bytes, 0, &memory)))
+	    !CALL(gdrfab_ep_enable(f->ep)) || !CALL(gdrfab_mem_alloc(f->domain, GDRFAB_HMEM_SYSTEM, 0, bytes, 0, &memory)))
 		return false;
 	f->messages = memory;
 	if (!CALL(gdrfab_mr_reg(f->domain, memory, bytes, GDRFAB_SEND | GDRFAB_RECV, 0, 1, 0, NULL, &f->mr)))

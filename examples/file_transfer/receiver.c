@@ -86,7 +86,7 @@ static bool register_region(struct receiver *r)
 		r->slots--;
 	r->pieces = (left + r->piece - 1) / r->piece;
 	size_t bytes = (size_t)(r->slots * SLOT_BYTES(r->piece));
-	if (gdrfab_mem_alloc(r->f.domain, bytes, 0, &memory) < 0)
+	if (gdrfab_mem_alloc(r->f.domain, GDRFAB_HMEM_SYSTEM, 0, bytes, 0, &memory) < 0)
 		return refuse(r, "no memory for the region", gdrfab_last_error());
 	r->region = memory;
 	if (gdrfab_mr_reg(r->f.domain, memory, bytes, GDRFAB_REMOTE_WRITE, 0, 2, 0, NULL, &r->mr) < 0)

@@ -110,7 +110,7 @@ static bool register_slots(struct sender *s)
 {
 	void *memory = NULL;
 	size_t bytes = (size_t)(s->region.slots * s->region.len) + SLOTS * sizeof(struct head);
-	if (gdrfab_mem_alloc(s->f.domain, bytes, 0, &memory) < 0)
+	if (gdrfab_mem_alloc(s->f.domain, GDRFAB_HMEM_SYSTEM, 0, bytes, 0, &memory) < 0)
 		return say("no memory for %zu bytes of slots: %s", bytes, gdrfab_last_error());
 	s->heads = memory;
 	s->slots = (unsigned char *)memory + SLOTS * sizeof(struct head);

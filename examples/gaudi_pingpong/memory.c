@@ -142,7 +142,7 @@ static bool try_memory(struct side *s)
 {
 	void *addr = NULL;
 	memset(s->scratch, 0, s->size);
-	if (!CALL(gdrfab_mem_alloc_on(s->domain, s->iface, s->device, PARTS * s->size, 0, &addr)))
+	if (!CALL(gdrfab_mem_alloc(s->domain, s->iface, s->device, PARTS * s->size, 0, &addr)))
 		return false;
 	s->memory = addr;
 	for (int part = 0; part < PARTS; part++)

@@ -120,7 +120,7 @@ public:
 	const size_t len;
 	const int device;
 
-	// Makes the region own memory from gdrfab_mem_alloc_on(), which is freed with the region.
+	// Makes the region own memory from gdrfab_mem_alloc(), which is freed with the region.
 	void own(std::shared_ptr<Domain> allocator) { allocator_ = std::move(allocator); }
 
 private:
@@ -268,7 +268,7 @@ public:
 			throw RdmaError(ENODEV, "allocate: shm: " + why);
 		void *at = nullptr;
 		const uint32_t number = device < 0 ? 0 : static_cast<uint32_t>(device);
-		detail::check("gdrfab_mem_alloc_on", gdrfab_mem_alloc_on(domain->domain.get(), iface, number, len, 0, &at));
+		detail::check("gdrfab_mem_alloc", gdrfab_mem_alloc(domain->domain.get(), iface, number, len, 0, &at));
 		auto region = std::make_shared<detail::Region>(at, len, device, std::move(options));
 		region->own(domain);
 		region->add_all();

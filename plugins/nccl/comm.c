@@ -93,7 +93,7 @@ bool comm_open(struct comm *comm, const gdrfab_info *info, char *words, size_t s
 	    gdrfab_ep_bind_cq(comm->ep, comm->cq, GDRFAB_TRANSMIT | GDRFAB_RECV) < 0 ||
 	    gdrfab_ep_setopt(comm->ep, GDRFAB_OPT_ENDPOINT, GDRFAB_OPT_CONNECT_TIMEOUT, &timeout, sizeof timeout) < 0 ||
 	    (way->kind == KIND_SHM && way->sees_devices && way->of->settings.gpu == GPU_ELSEWHERE && !copies_elsewhere(comm->ep)) ||
-	    gdrfab_ep_enable(comm->ep) < 0 || gdrfab_mem_alloc(way->domain, board_size(comm), 0, &board) < 0) {
+	    gdrfab_ep_enable(comm->ep) < 0 || gdrfab_mem_alloc(way->domain, GDRFAB_HMEM_SYSTEM, 0, board_size(comm), 0, &board) < 0) {
 		snprintf(words, size, "%s", gdrfab_last_error());
 		return false;
 	}

@@ -169,7 +169,7 @@ static bool try_device_memory(struct way *way, uint32_t device, bool dmabuf, cha
 	gdrfab_mr_info made_of = {.struct_size = sizeof made_of};
 	bool made = false;
 	if (way_open(way) != ncclSuccess ||
-	    gdrfab_mem_alloc_on(way->domain, GDRFAB_HMEM_CUDA, device, iov.iov_len, 0, &iov.iov_base) < 0) {
+	    gdrfab_mem_alloc(way->domain, GDRFAB_HMEM_CUDA, device, iov.iov_len, 0, &iov.iov_base) < 0) {
 		snprintf(words, size, "%s", gdrfab_last_error());
 		return false;
 	}

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Device memory: the devices of the host, the owner of a pointer, dma-bufs, copies and allocations.
 
-use super::boundary::{ExtensibleStruct, control, counted, null, object, output, output_sized, write_sized, write_text};
-use super::memory::gdrfab_mr_dmabuf;
-use super::objects::gdrfab_domain;
+use super::boundary::{ExtensibleStruct, control, counted, null, output, output_sized, write_sized, write_text};
+use super::memory::{gdrfab_mr_dmabuf, iface_of};
 use super::types::*;
 use crate::error::{Error, Result};
 use crate::fabric::hmem::{self, At};
@@ -85,10 +84,6 @@ unsafe impl ExtensibleStruct for gdrfab_hmem_place {
 
 /// The device number that names no device.
 const NO_DEVICE: u32 = u32::MAX;
-
-fn iface_of(raw: u32) -> Result<Iface> {
-    Iface::from_raw(raw).ok_or_else(|| Error::invalid(format!("iface: {raw} is not a GDRFAB_HMEM_* that can be used here")))
-}
 
 fn place_of(iface: u32, device: u32) -> Result<At> {
     let iface = if iface == GDRFAB_HMEM_AUTO { None } else { Some(iface_of(iface)?) };
@@ -299,36 +294,6 @@ pub unsafe extern "C" fn gdrfab_hmem_copy_from(iface: u32, device: u32, dest: *m
 #[unsafe(no_mangle)]
 pub extern "C" fn gdrfab_hmem_flush(iface: u32, device: u32) -> c_int {
     control(|| hmem::flush(iface_of(iface)?, device))
-}
-
-/// Allocates memory of a device, of a kind that the vendor lets other processes map, where it has one. It is
-/// not zeroed, still has to be registered, is freed by gdrfab_mem_free(), and works with the vendor's own
-/// functions. With GDRFAB_HMEM_SYSTEM this is gdrfab_mem_alloc().
-///
-/// @param iface GDRFAB_HMEM_*, not GDRFAB_HMEM_AUTO
-/// @param len   bytes, not 0; the driver rounds up to its granularity
-/// @param addr  gets the address
-/// @return 0, -EINVAL, -GDRFAB_EBADFLAGS, -ENOSYS, -ENODEV, -EPERM, -ENOMEM, -ENOSPC, -EMFILE, -EIO, or
-///   -EOPNOTSUPP the vendor's driver lets no library allocate for it
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn gdrfab_mem_alloc_on(
-    domain: *mut gdrfab_domain,
-    iface: u32,
-    device: u32,
-    len: usize,
-    flags: u64,
-    addr: *mut *mut c_void,
-) -> c_int {
-    // SAFETY: the C caller says that the handle is open and addr live.
-    control(|| unsafe {
-        let out = output(addr, "addr")?;
-        if flags != 0 {
-            return Err(Error::new(GDRFAB_EBADFLAGS, format!("flags: {flags:#x}, must be 0")));
-        }
-        let iface = iface_of(iface)?;
-        out.write(object(domain, "domain")?.allocate_on(iface, device, len)? as *mut c_void);
-        Ok(())
-    })
 }
 
 #[cfg(test)]

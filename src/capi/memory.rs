@@ -441,26 +441,44 @@ pub unsafe extern "C" fn gdrfab_mr_explain(mr: *mut gdrfab_mr, buf: *mut c_char,
     counted(|| unsafe { write_text(buf, len, &mr_of(mr)?.explain()?) })
 }
 
-/// Allocates zeroed host memory that peers can map, so that operations on it use GDRFAB_PATH_DIRECT. It is a
-/// memory file, whose descriptor is held until gdrfab_mem_free(), and still has to be registered.
+pub(super) fn iface_of(raw: u32) -> Result<Iface> {
+    Iface::from_raw(raw).ok_or_else(|| Error::invalid(format!("iface: {raw} is no GDRFAB_HMEM_* that can be used here")))
+}
+
+/// Allocates memory that peers can map, which still has to be registered; gdrfab_mem_free() frees it.
 ///
-/// @param len   bytes, rounded up to pages
-/// @param addr  gets the address, page aligned
-/// @return 0, -EINVAL, -GDRFAB_EBADFLAGS, -EPERM, -ENOMEM, -EMFILE, -ENOSPC (too many memory files)
+/// Host memory is zeroed, and operations on it use GDRFAB_PATH_DIRECT. It is a memory file, whose descriptor
+/// is held until gdrfab_mem_free(). Memory of a device is of a kind that the vendor lets other processes map,
+/// where it has one; it is not zeroed, and works with the vendor's own functions.
+///
+/// @param iface  GDRFAB_HMEM_*, not GDRFAB_HMEM_AUTO
+/// @param device number of the device in this process; 0 with GDRFAB_HMEM_SYSTEM
+/// @param len    bytes, not 0; rounded up to pages of the host, or to the granularity of the driver
+/// @param addr   gets the address; that of host memory is page aligned
+/// @return 0, -EINVAL, -GDRFAB_EBADFLAGS, -EPERM, -ENODEV (no such device), -ENOMEM, -EMFILE, -ENOSPC (too
+///   many memory files); of devices also -ENOSYS and -EIO (see Device memory), and -EOPNOTSUPP (the vendor's
+///   driver lets no library allocate for it)
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn gdrfab_mem_alloc(domain: *mut gdrfab_domain, len: usize, flags: u64, addr: *mut *mut c_void) -> c_int {
+pub unsafe extern "C" fn gdrfab_mem_alloc(
+    domain: *mut gdrfab_domain,
+    iface: u32,
+    device: u32,
+    len: usize,
+    flags: u64,
+    addr: *mut *mut c_void,
+) -> c_int {
     // SAFETY: the C caller says that the handle is open and addr live.
     control(|| unsafe {
         let out = output(addr, "addr")?;
         if flags != 0 {
             return Err(Error::new(GDRFAB_EBADFLAGS, format!("flags: {flags:#x}, must be 0")));
         }
-        out.write(object(domain, "domain")?.allocate(len)? as *mut c_void);
+        out.write(object(domain, "domain")?.allocate_on(iface_of(iface)?, device, len)? as *mut c_void);
         Ok(())
     })
 }
 
-/// Frees memory of gdrfab_mem_alloc() or gdrfab_mem_alloc_on().
+/// Frees memory of gdrfab_mem_alloc().
 ///
 /// @param domain the domain that allocated it
 /// @param addr   the address that was given

@@ -43,7 +43,7 @@ Usage: gdrfab-perf TEST [options]           the server: waits for a client
 {drive}      --mem KIND        memory of both sides: host (gdrfab_mem_alloc, the default), malloc,
                         memfd, hugepages (2 MiB), udmabuf, dma-heap, or a device's: cuda:N,
                         rocr:N (or rocm), ze:N, neuron:N, synapseai:N (or gaudi);
-                        cuda:N,HOW is plain (cuMemAlloc), pool, vmm (gdrfab_mem_alloc_on),
+                        cuda:N,HOW is plain (cuMemAlloc), pool, vmm (gdrfab_mem_alloc),
                         vmm2 (two segments) or managed; a device's with ,dmabuf or ,pcie at
                         the end is registered as a dma-buf of the program's own (over RDMA)
       --local-mem KIND  (or --memory) of the client

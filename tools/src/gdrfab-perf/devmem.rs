@@ -14,7 +14,7 @@ pub enum How {
     Plain,
     /// A stream-ordered pool whose memory can be shared.
     Pool,
-    /// Memory of `gdrfab_mem_alloc_on()`.
+    /// Memory of `gdrfab_mem_alloc()`.
     Vmm,
     /// Two physical segments in one range of addresses.
     Vmm2,

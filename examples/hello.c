@@ -67,7 +67,7 @@ static void wait_completion(gdrfab_cq_data_entry *done, const char *what)
 	uint32_t kind = 0;
 	ssize_t got;
 	/* After the end, the queue is read once more: its last completion may have come just before. */
-	while ((got = gdrfab_cq_sread(cq, done, 1, NULL, kind == GDRFAB_SHUTDOWN ? 0 : 100)) == -EAGAIN) {
+	while ((got = gdrfab_cq_sread(cq, done, 1, kind == GDRFAB_SHUTDOWN ? 0 : 100)) == -EAGAIN) {
 		if (kind == GDRFAB_SHUTDOWN)
 			peer_left(what);
 		got = gdrfab_eq_read(eq, &kind, &event, sizeof event, 0);

@@ -116,7 +116,7 @@ static void memory_end(struct side *s, struct memory *m)
 static bool next(struct side *s)
 {
 	gdrfab_cq_data_entry done;
-	ssize_t got = gdrfab_cq_sread(s->cq, &done, 1, NULL, -1);
+	ssize_t got = gdrfab_cq_sread(s->cq, &done, 1, -1);
 	if (got == 1)
 		return true;
 	char words[256] = "";

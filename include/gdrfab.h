@@ -43,8 +43,11 @@ extern "C" {
  * for that length. A call that gives an address reads the size of addr from *addrlen, and writes the bytes
  * used, NUL included; with -GDRFAB_ETOOSMALL it writes the bytes needed.
  *
- * Arguments that a comment leaves out: flags is 0; timeout_ms counts milliseconds, -1: no limit; cond is
- * NULL, not used; context is a pointer of the caller's that the library only gives back.
+ * Arguments that a comment leaves out: flags is 0; timeout_ms counts milliseconds, -1: no limit; context is
+ * a pointer of the caller's that the library only gives back.
+ *
+ * Units: waiting calls count milliseconds, as poll() does. Deadlines of operations and of connecting, in
+ * structs and options, count nanoseconds, because most operations take less than a millisecond.
  *
  * Threads: with GDRFAB_THREAD_SAFE, the default, any thread may call anything at any time. With
  * GDRFAB_THREAD_DOMAIN the caller lets one thread at a time into a domain and what was opened from it. In
@@ -1583,11 +1586,11 @@ ssize_t gdrfab_cq_readfrom(struct gdrfab_cq *cq, void *buf, size_t count, uint64
  * @param count      entries that buf holds, not 0
  * @return as gdrfab_cq_read(); -EAGAIN also after the timeout or gdrfab_cq_signal(); -EINTR (a signal);
  *   -EPERM; -EMFILE, -ENFILE, -ENOMEM, -ENOSPC (nothing to sleep on) */
-ssize_t gdrfab_cq_sread(struct gdrfab_cq *cq, void *buf, size_t count, const void *cond, int timeout_ms);
+ssize_t gdrfab_cq_sread(struct gdrfab_cq *cq, void *buf, size_t count, int timeout_ms);
 
 /** gdrfab_cq_sread() with the src_addr of gdrfab_cq_readfrom(). Mirrors fi_cq_sreadfrom. */
 ssize_t gdrfab_cq_sreadfrom(struct gdrfab_cq *cq, void *buf, size_t count, uint64_t *src_addr,
-                            const void *cond, int timeout_ms);
+                            int timeout_ms);
 
 /** Reads the error entry that is next. Mirrors fi_cq_readerr.
  *

@@ -107,7 +107,7 @@ static int g_wait(struct tp *t, int ms)
 	int r;
 
 	if (g->fd < 0)
-		return taken(g, e, gdrfab_cq_sread(g->cq, e, 16, NULL, ms));
+		return taken(g, e, gdrfab_cq_sread(g->cq, e, 16, ms));
 	r = gdrfab_cq_trywait(g->cq);
 	if (!r)
 		CHECK(poll(&p, 1, ms));

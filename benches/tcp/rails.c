@@ -73,7 +73,7 @@ int main(int argc, char **argv)
 		OK(gdrfab_ep_accept(ep, &here, sizeof here));
 		/* Until the client has disconnected. */
 		for (ssize_t n = 0; (n = gdrfab_eq_read(eq, &event, &came, sizeof came, 0)) == -EAGAIN || event != GDRFAB_SHUTDOWN;)
-			gdrfab_cq_sread(cq, &done, 1, NULL, 20);
+			gdrfab_cq_sread(cq, &done, 1, 20);
 		return 0;
 	}
 	size_t bytes = strtoull(argv[4], NULL, 0), posted = 0, ended = 0;
@@ -89,7 +89,7 @@ int main(int argc, char **argv)
 			posted += (reads ? gdrfab_read(ep, memory, bytes, NULL, 0, t->addr, t->key, NULL)
 					 : gdrfab_write(ep, memory, bytes, NULL, 0, t->addr, t->key, NULL)) == 0;
 		}
-		ssize_t n = gdrfab_cq_sread(cq, &done, 1, NULL, 5);
+		ssize_t n = gdrfab_cq_sread(cq, &done, 1, 5);
 		if (n == 1)
 			ended++;
 		else if (n != -EAGAIN)

@@ -368,7 +368,7 @@ static void answering(struct node *n)
 		uint64_t until = test_now_ms() + (uint64_t)test_ms(10000);
 		ssize_t got;
 		do
-			got = haste->sleeps ? gdrfab_cq_sread(n->cq, &entry, 1, NULL, 1000) : gdrfab_cq_read(n->cq, &entry, 1);
+			got = haste->sleeps ? gdrfab_cq_sread(n->cq, &entry, 1, 1000) : gdrfab_cq_read(n->cq, &entry, 1);
 		while (got == -EAGAIN && test_now_ms() < until);
 		CHECK_EQ(got, 1);
 		CHECK_EQ(gdrfab_send(n->ep, out, sizeof out, local_desc(n, out, sizeof out), 0, out), 0);

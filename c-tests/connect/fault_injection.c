@@ -289,7 +289,7 @@ static void is_late(struct node *n)
 		done e;
 		ssize_t got;
 		do
-			got = gdrfab_cq_sread(n->cq, &e, 1, NULL, 5000);
+			got = gdrfab_cq_sread(n->cq, &e, 1, 5000);
 		while (got == -EINTR);
 		CHECK_EQ(got, 1);
 		CHECK(e.op_context == p.m.addr + i * len);

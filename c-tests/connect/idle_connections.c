@@ -78,7 +78,7 @@ static ssize_t await_entry(struct node *n, done *e, int way)
 	uint64_t until = test_now_ms() + (uint64_t)test_ms(LONG);
 	ssize_t got;
 	if (way == SLEEPING) {
-		got = gdrfab_cq_sread(n->cq, e, 1, NULL, test_ms(LONG));
+		got = gdrfab_cq_sread(n->cq, e, 1, test_ms(LONG));
 	} else {
 		while ((got = gdrfab_cq_read(n->cq, e, 1)) == -EAGAIN && test_now_ms() < until) {
 			int fd = -1;

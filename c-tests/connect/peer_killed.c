@@ -111,7 +111,7 @@ static void for_ever(struct node *n)
 	for (;;) {
 		done e;
 		struct failure f;
-		if (gdrfab_cq_sread(n->cq, &e, 1, NULL, 1000) == -GDRFAB_EAVAIL)
+		if (gdrfab_cq_sread(n->cq, &e, 1, 1000) == -GDRFAB_EAVAIL)
 			cq_failure(__FILE__, __LINE__, n->cq, &f);
 	}
 }
@@ -249,7 +249,7 @@ static void serves(struct node *n)
 		if (rc == -ESHUTDOWN)
 			for_ever(n);
 		OK(rc);
-		while (gdrfab_cq_sread(n->cq, &e, 1, NULL, 1000) != 1)
+		while (gdrfab_cq_sread(n->cq, &e, 1, 1000) != 1)
 			;
 	}
 }

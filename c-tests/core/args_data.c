@@ -215,8 +215,8 @@ TEST(completion_queues)
 	MISUSE(gdrfab_cq_read(n.cq, NULL, 1), -EINVAL, "buf");
 	MISUSE(gdrfab_cq_readfrom(NULL, e, 1, src), -EINVAL, "cq");
 	MISUSE(gdrfab_cq_readfrom(n.cq, NULL, 1, src), -EINVAL, "buf");
-	MISUSE(gdrfab_cq_sread(NULL, e, 1, NULL, 0), -EINVAL, "cq");
-	MISUSE(gdrfab_cq_sread(n.cq, NULL, 1, NULL, 0), -EINVAL, "buf");
+	MISUSE(gdrfab_cq_sread(NULL, e, 1, 0), -EINVAL, "cq");
+	MISUSE(gdrfab_cq_sread(n.cq, NULL, 1, 0), -EINVAL, "buf");
 	MISUSE(gdrfab_cq_readerr(NULL, &err, 0), -EINVAL, "cq");
 	MISUSE(gdrfab_cq_readerr(n.cq, NULL, 0), -EINVAL, "entry");
 	BAD_FLAGS(gdrfab_cq_readerr(n.cq, &err, GARBAGE_FLAGS));

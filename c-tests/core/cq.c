@@ -71,7 +71,7 @@ static void format_reader(struct node *n)
 		bool from = seen >= 3;
 		size_t ask = from ? (seen < 6 ? 6 : 8) - seen : 3 - seen;
 		ssize_t got = !from	? read_some(n->cq, raw, ask)
-			      : seen >= 6 ? gdrfab_cq_sreadfrom(n->cq, raw, ask, src, NULL, test_ms(10000))
+			      : seen >= 6 ? gdrfab_cq_sreadfrom(n->cq, raw, ask, src, test_ms(10000))
 					  : gdrfab_cq_readfrom(n->cq, raw, ask, src);
 		if (got == -EAGAIN)
 			continue;

@@ -34,7 +34,7 @@ static void error_reader(struct node *n)
 		CHECK_EQ(cq_next(n->cq, &unread, 10000), -1);
 		/* The error blocks the queue until it is read. */
 		CHECK_EQ(gdrfab_cq_read(n->cq, &unread, 1), -GDRFAB_EAVAIL);
-		CHECK_EQ(gdrfab_cq_sread(n->cq, &unread, 1, NULL, 0), -GDRFAB_EAVAIL);
+		CHECK_EQ(gdrfab_cq_sread(n->cq, &unread, 1, 0), -GDRFAB_EAVAIL);
 		CHECK_EITHER(gdrfab_cq_read(n->cq, NULL, 0), -GDRFAB_EAVAIL, 0);
 		if (traits()->survives_failures)
 			POST(n->cq, gdrfab_write(n->ep, word, 8, local_desc(n, word, 8), 0, to.base, to.key, NULL));

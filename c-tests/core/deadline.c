@@ -218,7 +218,7 @@ static void sleeps_until_deadline(struct node *n)
 	set_deadline(n->ep, SOON);
 	uint64_t start = test_now_ms();
 	POST(n->cq, gdrfab_recv(n->ep, in, 64, local_desc(n, in, 64), PEER, in));
-	CHECK_EQ(gdrfab_cq_sread(n->cq, &e, 1, NULL, -1), -GDRFAB_EAVAIL);
+	CHECK_EQ(gdrfab_cq_sread(n->cq, &e, 1, -1), -GDRFAB_EAVAIL);
 	FAILED(n->cq, in, ETIMEDOUT, GDRFAB_PROV_DEADLINE, NULL);
 	ended_in_time(start, SOON);
 	tell(n, 0);

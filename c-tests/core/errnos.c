@@ -573,8 +573,8 @@ TEST(queues_and_counters)
 	RETURNS(gdrfab_cntr_open(n.domain, &cntr_attr, NULL, &cntr), -GDRFAB_EBADFLAGS);
 	RETURNS(gdrfab_cntr_open(n.domain, &newer_cntr.it, NULL, &cntr), -E2BIG);
 	RETURNS(gdrfab_cq_read(n.cq, &entry, 1), -EAGAIN);
-	RETURNS(gdrfab_cq_sread(n.cq, &entry, 1, NULL, 1), -EAGAIN);
-	RETURNS(gdrfab_cq_sread(n.cq, &entry, 0, NULL, 1), -EINVAL);
+	RETURNS(gdrfab_cq_sread(n.cq, &entry, 1, 1), -EAGAIN);
+	RETURNS(gdrfab_cq_sread(n.cq, &entry, 0, 1), -EINVAL);
 	RETURNS(gdrfab_cq_readerr(n.cq, &failed, 0), -EAGAIN);
 	RETURNS(gdrfab_cq_readerr(n.cq, &failed, 1), -GDRFAB_EBADFLAGS);
 	RETURNS(gdrfab_cq_fd(n.cq, &fd), -ENOSYS);

@@ -70,10 +70,10 @@ static void sleeper(struct node *n)
 	mem_register(n, &m, 0, 4096, REMOTE_ACCESS, 0);
 
 	uint64_t start = test_now_ms();
-	CHECK_EQ(gdrfab_cq_sread(n->cq, &e, 1, NULL, 0), -EAGAIN);
+	CHECK_EQ(gdrfab_cq_sread(n->cq, &e, 1, 0), -EAGAIN);
 	CHECK(since(start) < (uint64_t)test_ms(1000));
 	start = test_now_ms();
-	CHECK_EQ(gdrfab_cq_sread(n->cq, &e, 1, NULL, 100), -EAGAIN);
+	CHECK_EQ(gdrfab_cq_sread(n->cq, &e, 1, 100), -EAGAIN);
 	CHECK(since(start) >= 99);
 	CHECK(since(start) < (uint64_t)test_ms(3000));
 
@@ -83,7 +83,7 @@ static void sleeper(struct node *n)
 		POST(n->cq, gdrfab_recv(n->ep, &in, 1, local_desc(n, &in, 1), PEER, &in));
 		ask(n, what, pause, &m);
 		start = test_now_ms();
-		CHECK_EQ(gdrfab_cq_sread(n->cq, &e, 1, NULL, round % 4 == 3 ? -1 : test_ms(LONG)), 1);
+		CHECK_EQ(gdrfab_cq_sread(n->cq, &e, 1, round % 4 == 3 ? -1 : test_ms(LONG)), 1);
 		CHECK(since(start) < (uint64_t)test_ms(LONG / 2));
 		CHECK((e.flags & (what == WANT_SEND ? GDRFAB_RECV : GDRFAB_REMOTE_WRITE)) != 0);
 		if (what == WANT_WRITEDATA)
@@ -118,7 +118,7 @@ TEST(queue_signal_wakes)
 		pthread_t thread;
 		CHECK_EQ(pthread_create(&thread, NULL, signals_queue, n.cq), 0);
 		uint64_t start = test_now_ms();
-		CHECK_EQ(gdrfab_cq_sread(n.cq, &e, 1, NULL, test_ms(LONG)), -EAGAIN);
+		CHECK_EQ(gdrfab_cq_sread(n.cq, &e, 1, test_ms(LONG)), -EAGAIN);
 		CHECK(since(start) < (uint64_t)test_ms(LONG / 2));
 		pthread_join(thread, NULL);
 	}
@@ -143,7 +143,7 @@ TEST(process_signal_interrupts)
 	for (int round = 0; round < 3; round++) {
 		CHECK_EQ(setitimer(ITIMER_REAL, &timer, NULL), 0);
 		uint64_t start = test_now_ms();
-		CHECK_EQ(gdrfab_cq_sread(n.cq, &e, 1, NULL, test_ms(LONG)), -EINTR);
+		CHECK_EQ(gdrfab_cq_sread(n.cq, &e, 1, test_ms(LONG)), -EINTR);
 		CHECK_EQ(setitimer(ITIMER_REAL, &never, NULL), 0);
 		CHECK(since(start) < (uint64_t)test_ms(LONG / 2));
 	}
@@ -306,7 +306,7 @@ static void sleeper_with_a_dying_peer(struct node *n)
 	node_reach(n);
 	POST(n->cq, gdrfab_recv(n->ep, &in, 1, local_desc(n, &in, 1), PEER, &in));
 	barrier(n);
-	CHECK_EQ(gdrfab_cq_sread(n->cq, &e, 1, NULL, -1), -GDRFAB_EAVAIL);
+	CHECK_EQ(gdrfab_cq_sread(n->cq, &e, 1, -1), -GDRFAB_EAVAIL);
 	FAILED(n->cq, &in, ECONNRESET, GDRFAB_PROV_PEER_GONE, NULL);
 	node_close(n);
 }

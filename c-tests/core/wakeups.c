@@ -55,7 +55,7 @@ static void consume(struct producer *p, long i)
 	long got = 0;
 	done e;
 	if (p->w.object == QUEUE && p->w.how == CALL) {
-		CHECK_EQ(gdrfab_cq_sread(p->w.cq, &e, 1, NULL, test_ms(LONG)), -EAGAIN);
+		CHECK_EQ(gdrfab_cq_sread(p->w.cq, &e, 1, test_ms(LONG)), -EAGAIN);
 	} else if (p->w.object == QUEUE) {
 		/* A signal is no entry: trywait reports it, whether it came before the poll or ended it. */
 		do

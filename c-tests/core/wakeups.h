@@ -84,7 +84,7 @@ static inline void *sleeps_in_turn(void *arg)
 	done e;
 	while (!__atomic_load_n(&s->over, __ATOMIC_ACQUIRE)) {
 		uint64_t start = test_now_ms();
-		ssize_t rc = gdrfab_cq_sread(s->cq, &e, 1, NULL, test_ms(LONG));
+		ssize_t rc = gdrfab_cq_sread(s->cq, &e, 1, test_ms(LONG));
 		if (rc == -EAGAIN && since(start) >= (uint64_t)test_ms(LONG / 2))
 			test_fail(__FILE__, __LINE__, "a wake-up was lost");
 		if (rc != -EAGAIN)

@@ -36,7 +36,7 @@ static void next_entry(struct node *n, const struct waits *w, int ms, long turn)
 	ssize_t rc;
 	done e;
 	if (w->how == CALL) {
-		CHECK_EQ(gdrfab_cq_sread(n->cq, &e, 1, NULL, test_ms(LONG)), 1);
+		CHECK_EQ(gdrfab_cq_sread(n->cq, &e, 1, test_ms(LONG)), 1);
 	} else {
 		while ((rc = gdrfab_cq_read(n->cq, &e, 1)) == -EAGAIN)
 			sleep_once(w, "entry", turn);
@@ -220,7 +220,7 @@ static void sleeps_into_a_deadline(struct node *n)
 	CHECK_EQ(pthread_create(&thread, NULL, posts_late_receive, n), 0);
 	uint64_t start = test_now_ms();
 	if (w.how == CALL)
-		rc = gdrfab_cq_sread(n->cq, &e, 1, NULL, test_ms(LONG));
+		rc = gdrfab_cq_sread(n->cq, &e, 1, test_ms(LONG));
 	else
 		while ((rc = gdrfab_cq_read(n->cq, &e, 1)) == -EAGAIN)
 			sleep_once(&w, "deadline", 0);

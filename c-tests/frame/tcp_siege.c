@@ -153,7 +153,7 @@ static void serves(struct node *n)
 	char word = 0;
 	for (unsigned turn = 0; recv(n->oob, &word, 1, MSG_DONTWAIT) < 0; turn++) {
 		done e;
-		ssize_t got = gdrfab_cq_sread(n->cq, &e, 1, NULL, 1);
+		ssize_t got = gdrfab_cq_sread(n->cq, &e, 1, 1);
 		if (got == 1 && (e.flags & GDRFAB_RECV)) {
 			CHECK(e.op_context == in);
 			CHECK_EQ(e.len, sizeof in);

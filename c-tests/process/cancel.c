@@ -33,10 +33,10 @@ static void *waits(void *arg)
 	for (;;)
 		switch (w->call) {
 		case CQ_SREAD:
-			gdrfab_cq_sread(w->n->cq, &e, 1, NULL, w->timeout_ms);
+			gdrfab_cq_sread(w->n->cq, &e, 1, w->timeout_ms);
 			break;
 		case CQ_SREADFROM:
-			gdrfab_cq_sreadfrom(w->n->cq, &e, 1, &from, NULL, w->timeout_ms);
+			gdrfab_cq_sreadfrom(w->n->cq, &e, 1, &from, w->timeout_ms);
 			break;
 		case EQ_SREAD:
 			gdrfab_eq_sread(w->n->eq, &event, &of, sizeof of, w->timeout_ms, 0);

@@ -394,7 +394,7 @@ static void exchange(bool rdm, bool atomics)
 	do {
 		doing = "gdrfab_cq_sread";
 		inside = true;
-		ssize_t rc = gdrfab_cq_sread(b->cq, &entry, 1, NULL, 10);
+		ssize_t rc = gdrfab_cq_sread(b->cq, &entry, 1, 10);
 		inside = false;
 		if (rc != -ENOMEM)
 			break;

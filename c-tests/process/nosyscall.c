@@ -608,7 +608,7 @@ static void exchange(void)
 	STEP(gdrfab_ep_explain(w->ep, w->peer, key, text, sizeof text));
 	STEP(gdrfab_ep_stats(w->ep, &stats));
 	STEP(gdrfab_cq_signal(w->cq));
-	if (ONE(rc, gdrfab_cq_sread(w->cq, &entry, 1, NULL, 10)) != -EAGAIN && !may_have_failed(rc))
+	if (ONE(rc, gdrfab_cq_sread(w->cq, &entry, 1, 10)) != -EAGAIN && !may_have_failed(rc))
 		wrong(rc);
 	STEP(gdrfab_cntr_wait(w->cntr, 1, PATIENCE));
 }

@@ -388,7 +388,7 @@ static void *sleeps(void *arg)
 	struct sleeping *s = (struct sleeping *)arg;
 	while (s->got < s->wanted) {
 		done e[4];
-		ssize_t got = gdrfab_cq_sread(s->n->cq, e, 4, NULL, test_ms(8000));
+		ssize_t got = gdrfab_cq_sread(s->n->cq, e, 4, test_ms(8000));
 		if (got <= 0)
 			test_fail(__FILE__, __LINE__, "after %d completions: %s", s->got, test_number(got));
 		s->got += (int)got;

@@ -241,7 +241,7 @@ static void the_target_carries_a_part_of_large_copies(struct self *s)
 		meet(s);
 		while (get_number(s, TURN) < 2)
 			drive(s);
-		CHECK_EQ(gdrfab_cq_sread(s->cq, &entry, 1, NULL, test_ms(4 * WAIT_MS)), 1);
+		CHECK_EQ(gdrfab_cq_sread(s->cq, &entry, 1, test_ms(4 * WAIT_MS)), 1);
 		CHECK(entry.op_context == context_of(5));
 		meet(s);
 	} else {

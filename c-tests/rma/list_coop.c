@@ -38,7 +38,7 @@ static uint64_t next_told(struct node *n, bool asleep)
 	ssize_t got = -EAGAIN;
 	for (uint64_t until = test_now_ms() + (uint64_t)test_ms(20000); got != 1;) {
 		CHECK(test_now_ms() < until);
-		got = asleep ? gdrfab_cq_sread(n->cq, &entry, 1, NULL, test_ms(20000)) : gdrfab_cq_read(n->cq, &entry, 1);
+		got = asleep ? gdrfab_cq_sread(n->cq, &entry, 1, test_ms(20000)) : gdrfab_cq_read(n->cq, &entry, 1);
 		CHECK(got == 1 || got == -EAGAIN);
 	}
 	return entry.data;

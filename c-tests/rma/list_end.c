@@ -34,7 +34,7 @@ static void begin(struct node *n, struct lists *l)
 static int ended_within(struct node *n, int ms, struct failure *f)
 {
 	gdrfab_cq_data_entry entry;
-	ssize_t got = ms ? gdrfab_cq_sread(n->cq, &entry, 1, NULL, ms) : gdrfab_cq_read(n->cq, &entry, 1);
+	ssize_t got = ms ? gdrfab_cq_sread(n->cq, &entry, 1, ms) : gdrfab_cq_read(n->cq, &entry, 1);
 	if (got == -GDRFAB_EAVAIL) {
 		cq_failure(__FILE__, __LINE__, n->cq, f);
 		return -1;

@@ -62,7 +62,7 @@ static void waits_for_it(struct node *n)
 		test_sleep_ms((int)(until - test_now_ms()));
 	while (test_now_ms() + 100 < until) {
 		done e;
-		ssize_t got = p->wait == SLEEPS ? gdrfab_cq_sread(n->cq, &e, 1, NULL, 100) : cq_next(n->cq, &e, 100);
+		ssize_t got = p->wait == SLEEPS ? gdrfab_cq_sread(n->cq, &e, 1, 100) : cq_next(n->cq, &e, 100);
 		CHECK(got == 1 || got == 0 || got == -EAGAIN);
 		ended += got == 1;
 	}

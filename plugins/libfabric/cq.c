@@ -101,7 +101,7 @@ static ssize_t cq_sreadfrom(struct fid_cq *cq, void *buf, size_t count, fi_addr_
 {
 	(void)cond; /* number of entries to wait for; libfabric lets a provider return sooner */
 	struct cq *q = (struct cq *)cq;
-	ssize_t n = cq_has_unreadable(q) ? -FI_EAVAIL : gdrfab_cq_sreadfrom(q->it, buf, count, src_addr, NULL, timeout);
+	ssize_t n = cq_has_unreadable(q) ? -FI_EAVAIL : gdrfab_cq_sreadfrom(q->it, buf, count, src_addr, timeout);
 	return n == -FI_EAGAIN && cq_has_unreadable(q) ? -FI_EAVAIL : n;
 }
 

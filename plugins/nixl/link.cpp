@@ -172,7 +172,7 @@ bool Link::drive()
 void Link::wait(int timeout_ms)
 {
 	gdrfab_cq_msg_entry entries[ENTRIES];
-	hand_out(gdrfab_cq_sread(cq, entries, ENTRIES, nullptr, timeout_ms), entries);
+	hand_out(gdrfab_cq_sread(cq, entries, ENTRIES, timeout_ms), entries);
 }
 
 void Link::wake()

@@ -202,15 +202,9 @@ fn taken(cq: &fabric::Cq, taken: Taken) -> Result<usize> {
 /// @return as gdrfab_cq_read(); -EAGAIN also after the timeout or gdrfab_cq_signal(); -EINTR (a signal);
 ///   -EPERM; -EMFILE, -ENFILE, -ENOMEM, -ENOSPC (nothing to sleep on)
 #[unsafe(no_mangle)]
-pub unsafe extern "C-unwind" fn gdrfab_cq_sread(
-    cq: *mut gdrfab_cq,
-    buf: *mut c_void,
-    count: usize,
-    cond: *const c_void,
-    timeout_ms: c_int,
-) -> ssize_t {
+pub unsafe extern "C-unwind" fn gdrfab_cq_sread(cq: *mut gdrfab_cq, buf: *mut c_void, count: usize, timeout_ms: c_int) -> ssize_t {
     // SAFETY: the C caller says that the handle is open, and that `buf` holds `count` entries.
-    unsafe { gdrfab_cq_sreadfrom(cq, buf, count, std::ptr::null_mut(), cond, timeout_ms) }
+    unsafe { gdrfab_cq_sreadfrom(cq, buf, count, std::ptr::null_mut(), timeout_ms) }
 }
 
 /// gdrfab_cq_sread() with the src_addr of gdrfab_cq_readfrom(). Mirrors fi_cq_sreadfrom.
@@ -220,10 +214,8 @@ pub unsafe extern "C-unwind" fn gdrfab_cq_sreadfrom(
     buf: *mut c_void,
     count: usize,
     src_addr: *mut u64,
-    cond: *const c_void,
     timeout_ms: c_int,
 ) -> ssize_t {
-    let _ = cond;
     let begin = || {
         if buf.is_null() && count != 0 {
             return Err(null("buf"));

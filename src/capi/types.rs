@@ -31,8 +31,11 @@ use libc::c_int;
 // for that length. A call that gives an address reads the size of addr from *addrlen, and writes the bytes
 // used, NUL included; with -GDRFAB_ETOOSMALL it writes the bytes needed.
 //
-// Arguments that a comment leaves out: flags is 0; timeout_ms counts milliseconds, -1: no limit; cond is
-// NULL, not used; context is a pointer of the caller's that the library only gives back.
+// Arguments that a comment leaves out: flags is 0; timeout_ms counts milliseconds, -1: no limit; context is
+// a pointer of the caller's that the library only gives back.
+//
+// Units: waiting calls count milliseconds, as poll() does. Deadlines of operations and of connecting, in
+// structs and options, count nanoseconds, because most operations take less than a millisecond.
 //
 // Threads: with GDRFAB_THREAD_SAFE, the default, any thread may call anything at any time. With
 // GDRFAB_THREAD_DOMAIN the caller lets one thread at a time into a domain and what was opened from it. In

@@ -1554,7 +1554,7 @@ typedef struct gdrfab_cq_err_entry {
     size_t len;            /**< Bytes that are in place. */
     void *buf;             /**< First byte of the operation's local buffer. */
     uint64_t data;         /**< The peer's data, if flags has GDRFAB_REMOTE_CQ_DATA. */
-    size_t olen;           /**< Bytes of a message that did not fit. */
+    size_t olen;           /**< Bytes of a message that did not fit; len + olen is the whole message. */
     int err;               /**< Errno, positive. */
     int prov_errno;        /**< GDRFAB_PROV_*, for gdrfab_cq_strerror(). */
     void *err_data;        /**< In: a buffer for words, or NULL. */
@@ -1664,7 +1664,8 @@ void *gdrfab_eq_context(struct gdrfab_eq *eq);
 
 /** A connection event; the peer's private data follows it (mirrors fi_eq_cm_entry). */
 typedef struct gdrfab_eq_cm_entry {
-    void *object;              /**< The gdrfab_ep or gdrfab_pep. */
+    void *object;              /**< The gdrfab_pep of GDRFAB_CONNREQ, else the gdrfab_ep: one field for
+                                    both, as libfabric's fid. */
     void *context;             /**< The object's context. */
     struct gdrfab_info *info;  /**< Of GDRFAB_CONNREQ, for gdrfab_ep_open(); gdrfab_freeinfo() frees it. */
 } gdrfab_eq_cm_entry;
@@ -1675,7 +1676,7 @@ typedef struct gdrfab_eq_cm_entry {
 /** A failed connection attempt, or why a connection broke (mirrors fi_eq_err_entry). */
 typedef struct gdrfab_eq_err_entry {
     size_t struct_size;    /**< sizeof(gdrfab_eq_err_entry), set by the caller */
-    void *object;          /**< The gdrfab_ep or gdrfab_pep. */
+    void *object;          /**< The gdrfab_pep if data is GDRFAB_CONNREQ, else the gdrfab_ep. */
     void *context;         /**< The object's context. */
     /** The event that failed: GDRFAB_CONNECTED or GDRFAB_SHUTDOWN; GDRFAB_NOTIFY where the connection goes on
      * (a port or rail went down, an address changed); GDRFAB_CONNREQ where a passive endpoint of shm or

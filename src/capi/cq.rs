@@ -110,7 +110,7 @@ pub struct gdrfab_cq_err_entry {
     pub buf: *mut c_void,
     /// The peer's data, if flags has GDRFAB_REMOTE_CQ_DATA.
     pub data: u64,
-    /// Bytes of a message that did not fit.
+    /// Bytes of a message that did not fit; len + olen is the whole message.
     pub olen: usize,
     /// Errno, positive.
     pub err: c_int,

@@ -18,7 +18,7 @@ use std::cell::Cell;
 /// A connection event; the peer's private data follows it (mirrors fi_eq_cm_entry).
 #[repr(C)]
 pub struct gdrfab_eq_cm_entry {
-    /// The gdrfab_ep or gdrfab_pep.
+    /// The gdrfab_pep of GDRFAB_CONNREQ, else the gdrfab_ep: one field for both, as libfabric's fid.
     pub object: *mut c_void,
     /// The object's context.
     pub context: *mut c_void,
@@ -33,7 +33,7 @@ pub struct gdrfab_eq_cm_entry {
 pub struct gdrfab_eq_err_entry {
     /// sizeof(gdrfab_eq_err_entry), set by the caller
     pub struct_size: usize,
-    /// The gdrfab_ep or gdrfab_pep.
+    /// The gdrfab_pep if data is GDRFAB_CONNREQ, else the gdrfab_ep.
     pub object: *mut c_void,
     /// The object's context.
     pub context: *mut c_void,

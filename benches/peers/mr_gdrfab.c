@@ -3,6 +3,7 @@
 #include "bench.h"
 #include "mr.h"
 #include <gdrfab.h>
+#include "../older.h"
 
 #define OK(x) do { \
 	long r_ = (long)(x); \

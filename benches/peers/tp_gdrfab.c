@@ -18,6 +18,7 @@
 #include "bench.h"
 #include "transport.h"
 #include <gdrfab.h>
+#include "../older.h"
 #include <inttypes.h>
 #include <poll.h>
 
@@ -374,7 +375,12 @@ static void g_flush(struct tp *t)
 
 static uint64_t bytes_by(const gdrfab_stats *s, uint64_t path)
 {
+#ifdef GDRFAB_PATHS_MAX
 	return s->by_path[GDRFAB_PATH_INDEX(path)].bytes;
+#else
+	return path == GDRFAB_PATH_DIRECT ? s->bytes_direct : path == GDRFAB_PATH_CMA ? s->bytes_cma :
+		path == GDRFAB_PATH_STAGED ? s->bytes_staged : s->bytes_socket;
+#endif
 }
 
 static void g_close(struct tp *t)

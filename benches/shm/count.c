@@ -11,6 +11,7 @@
  */
 #define _GNU_SOURCE
 #include "../ok.h"
+#include "../older.h"
 
 #include <errno.h>
 #include <stdbool.h>

@@ -442,7 +442,7 @@ pub unsafe extern "C" fn gdrfab_mr_explain(mr: *mut gdrfab_mr, buf: *mut c_char,
 }
 
 pub(super) fn iface_of(raw: u32) -> Result<Iface> {
-    Iface::from_raw(raw).ok_or_else(|| Error::invalid(format!("iface: {raw} is no GDRFAB_HMEM_* that can be used here")))
+    Iface::from_raw(raw).ok_or_else(|| Error::invalid(format!("iface: {raw} is not a GDRFAB_HMEM_* that can be used here")))
 }
 
 /// Allocates memory that peers can map, which still has to be registered; gdrfab_mem_free() frees it.

@@ -9,7 +9,7 @@ mod world;
 
 use fakes::{Case, fails, fault};
 use gdrfab::error::{Code, errno};
-use gdrfab::fabric::{Coop, Domain, Effort, Endpoint, Fabric, Info, Stats};
+use gdrfab::fabric::{Coop, Domain, Effort, Endpoint, Fabric, Info, PathStats, Stats};
 use gdrfab::hmem::{self, Iface, Site};
 use gdrfab::mr::{Access, Attr, Memory};
 use gdrfab::mr::{PathPolicy, Paths};

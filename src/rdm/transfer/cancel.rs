@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Cancelling: a receive, an operation or an offer ends before a message or the peer ends it, because the program cancels it or because
+//! its deadline has passed.
+
+use crate::error::{Code, Error, Result, errno};
+use crate::prov::flags;
+use crate::rdm::memory::lane_domains::Domain;
+use crate::rdm::peers::outstanding::{Op, RevokedOffer};
+use crate::rdm::peers::peer::{CompletionInfo, Id};
+use crate::rdm::peers::unexpected::Unexpected;
+use crate::rdm::state::{State, UNKNOWN};
+use crate::rdm::wire::parcel::ParcelWords;
+
+impl State {
+    /// Cancels the first receive with this context. If there is none, cancels the first operation with this context that
+    /// can still be cancelled.
+    pub fn cancel(&mut self, domain: &Domain, context: usize) -> Result<()> {
+        let why = Error::coded(errno::ECANCELED, Code::Canceled, "cancelled by the caller");
+        let first = self.find_receives(|r| r.context == context).first().copied();
+        if let Some(recv) = first.and_then(|(tagged, at)| self.withdraw_recv(tagged, at)) {
+            self.fail_recv(recv, why, UNKNOWN);
+            return Ok(());
+        }
+        if self.end_delayed(&why, 1, |held| held.recv.context == context) > 0 {
+            return Ok(());
+        }
+        let (mut result, mut after) = (Err(nothing_to_cancel()), None);
+        // A lane may refuse to cancel an operation that it has begun; then the next candidate is tried.
+        while result.is_err() {
+            let is_next =
+                |completion: &CompletionInfo, found: CancelOrder| completion.context == context && after.is_none_or(|after| found > after);
+            let mut first = None;
+            for id in self.active() {
+                let Some(peer) = self.peers.get(id as usize).and_then(Option::as_deref) else { continue };
+                let mut waiting = peer.waiting.iter().enumerate().map(|(at, w)| (&w.completion, (w.completion.post, false, at as u64, id)));
+                first = earlier(first, waiting.find(|(completion, found)| is_next(completion, *found)).map(|(_, found)| found));
+            }
+            for (number, op) in self.ops.each() {
+                if let Op::Offered { completion, .. } | Op::Loopback { completion, .. } | Op::Rma { completion, .. } = op
+                    && is_next(completion, (completion.post, true, number, 0))
+                {
+                    first = earlier(first, Some((completion.post, true, number, 0)));
+                }
+            }
+            let Some((_, is_under_way, number, id)) = first else { break };
+            after = first;
+            if is_under_way {
+                result = self.cancel_op(domain, number, why.clone());
+            } else if let Some(waiting) = self.peer(id).and_then(|p| p.waiting.remove(number as usize)) {
+                self.fail_pending(waiting, why.clone());
+                result = Ok(());
+            }
+        }
+        result
+    }
+
+    fn cancel_op(&mut self, domain: &Domain, number: u64, why: Error) -> Result<()> {
+        let id = match self.ops.get(number) {
+            Some(Op::Rma { peer, .. }) => *peer,
+            Some(Op::Offered { .. }) => {
+                self.withdraw(domain, number, why);
+                self.run_queued_work(domain);
+                return Ok(());
+            }
+            _ => return if self.withdraw_loopback(number, why) { Ok(()) } else { Err(nothing_to_cancel()) },
+        };
+        let link = self.peer(id).and_then(|p| p.link().cloned()).ok_or_else(nothing_to_cancel)?;
+        link.ep.cancel(number as usize)
+    }
+
+    /// Takes an offer back, so that the peer does not match it any more. If the peer is already reading the message, the
+    /// read fails where the lane can revoke the memory; elsewhere the offer waits for the peer's answer.
+    pub fn withdraw(&mut self, domain: &Domain, number: u64, why: Error) {
+        let Some(op) = self.ops.get(number) else { return };
+        let Op::Offered { peer, .. } = op else { return };
+        let id = *peer;
+        let Op::Offered { completion, exposed, needs_answer, _owned, .. } = std::mem::replace(op, Op::Withdrawn { peer: id }) else {
+            return;
+        };
+        if let Some(peer) = self.peer(id) {
+            peer.exposed = peer.exposed.saturating_sub(exposed.len());
+            peer.control.push_back(ParcelWords::withdraw(number));
+        }
+        self.mark_busy(id);
+        if !self.end_revoked(domain, RevokedOffer { completion, number, exposed, needs_answer, why, _owned })
+            && let Some(revoked) = self.revoked.back_mut()
+        {
+            revoked.why.words =
+                format!("{}; the peer may have been reading its buffer, which was kept until that was over", revoked.why.words).into();
+        }
+    }
+
+    /// Takes back a message of this endpoint to itself that no receive has matched. False if there is no such message.
+    pub fn withdraw_loopback(&mut self, number: u64, why: Error) -> bool {
+        let Some(Op::Loopback { completion, .. }) = self.ops.get(number) else { return false };
+        let (completion, space) = (*completion, if completion.kind & flags::TAGGED != 0 { &mut self.tagged } else { &mut self.untagged });
+        let mut waiting = space.each_unexpected();
+        let found = waiting.find(|(.., m)| matches!(m, Unexpected::Loopback { number: n, .. } if *n == number)).map(|(at, ..)| at);
+        drop(waiting);
+        let Some(at) = found else { return false };
+        space.remove_unexpected(at);
+        self.ops.take(number);
+        self.fail(&completion, why);
+        true
+    }
+}
+
+/// The order in which operations with one context are cancelled: number of posting (0 for parts of a list), whether the
+/// operation has started, its number or its index in the peer's queue, and the peer of that queue.
+type CancelOrder = (u64, bool, u64, Id);
+
+fn earlier(one: Option<CancelOrder>, other: Option<CancelOrder>) -> Option<CancelOrder> {
+    match (one, other) {
+        (Some(one), Some(other)) if other < one => Some(other),
+        (one, other) => one.or(other),
+    }
+}
+
+fn nothing_to_cancel() -> Error {
+    Error::new(errno::ENOENT, "context: no operation of this endpoint with it can still be cancelled")
+}

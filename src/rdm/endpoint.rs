@@ -26,6 +26,7 @@ use crate::rdm::connect::wireup::no_room_for_callers;
 use crate::rdm::matching::matcher::Matcher;
 use crate::rdm::memory::lane_domains::Domain;
 use crate::rdm::memory::registration_cache::CacheCounts;
+use crate::rdm::parts::exposed::ExposedRegions;
 use crate::rdm::peers::budget::BudgetShare;
 use crate::rdm::peers::listen_schedule::ListenSchedule;
 use crate::rdm::peers::outstanding::{FaultInjection, Ops};
@@ -96,11 +97,7 @@ impl Endpoint {
             unlisted_counted_at: u64::MAX,
             next_link: 0,
             violations: Vec::new(),
-            returned: Vec::new(),
-            pending_close: VecDeque::new(),
-            revoked: VecDeque::new(),
-            retry_at: 0,
-            retry_pause: 0,
+            exposed: ExposedRegions::default(),
             acceptors: Vec::new(),
             lists: 0,
             list_ends: Arc::default(),
@@ -226,17 +223,17 @@ impl prov::Endpoint for Endpoint {
         loop {
             s.closing.retain(|link| link.ep.close().is_err_and(|e| e.errno == errno::EBUSY));
             s.take_results();
-            s.close_returned(&self.domain);
-            s.retry_at = 0;
+            s.exposed.close_returned(&self.domain);
+            s.exposed.retry_soon();
             s.retry_closes(&self.domain, time::now_ns());
-            if s.closing.is_empty() && s.revoked.is_empty() {
+            if s.closing.is_empty() && !s.exposed.has_revoked() {
                 break;
             }
             if time::now_ns() > until {
                 return Err(Error::new(errno::EBUSY, "ep: a peer that does not go on still has a buffer of an operation"));
             }
         }
-        self.domain.adopt(std::mem::take(&mut s.pending_close));
+        self.domain.adopt(s.exposed.take_busy());
         s.bind = Bindings::default();
         Ok(())
     }
@@ -333,7 +330,7 @@ impl prov::Endpoint for Endpoint {
         let until = |at: u64| at.saturating_sub(now).max(1_000_000);
         let own = if s.earliest == 0 { u64::MAX } else { until(s.earliest) };
         let own = s.faults.as_ref().map_or(own, |faults| own.min(until(faults.next())));
-        let idle = s.awaiting.is_empty() && s.closing.is_empty() && s.pending_close.is_empty() && s.revoked.is_empty();
+        let idle = s.awaiting.is_empty() && s.closing.is_empty() && !s.exposed.is_closing();
         // No event announces that the program has made room in its queue, so a sleeping thread wakes for that too.
         let own = if idle && (s.polls_lanes || s.closed) { own } else { own.min(RECHECK_NS) };
         let nap = s.ready.iter().chain(&s.connecting).map(|(_, link)| link.ep.nap_ns()).fold(own, u64::min);
@@ -349,7 +346,7 @@ impl prov::Endpoint for Endpoint {
 
     fn is_stalled(&self) -> bool {
         let s = self.state.lock();
-        !s.busy.is_empty() || !s.reads.is_empty() || !s.returned.is_empty() || s.ready.iter().any(|(_, link)| link.ep.is_stalled())
+        !s.busy.is_empty() || !s.reads.is_empty() || s.exposed.returned() != 0 || s.ready.iter().any(|(_, link)| link.ep.is_stalled())
     }
 
     fn options(&self) -> Options {

@@ -21,10 +21,10 @@
 //!   deadlines.
 //!
 //! `provider`, `domain` and `endpoint` answer the calls of `fabric`, and `ops` the calls that post. `state` holds the
-//! data of one endpoint. The folders work on this data: `connect` finds and reaches peers, `transfer` moves messages and
-//! operations, `matching` joins messages and receives, `peers` has the records, `memory` registers memory that peers may
-//! read, and `wire` is the format of the packets between endpoints. `connected_provider` adds tags to endpoints of type
-//! MSG, which have one lane, and neither names nor an address vector. Read `state` first.
+//! data of one endpoint, which is made of `parts`. The folders work on this data: `connect` finds and reaches peers,
+//! `transfer` moves messages and operations, `matching` joins messages and receives, `peers` has the records, `memory`
+//! registers memory that peers may read, and `wire` is the format of the packets between endpoints. `connected_provider`
+//! adds tags to endpoints of type MSG, which have one lane, and neither names nor an address vector. Read `state` first.
 
 mod connect;
 mod connected_provider;
@@ -35,6 +35,7 @@ mod limits;
 pub mod matching;
 mod memory;
 mod ops;
+mod parts;
 mod peers;
 mod provider;
 mod state;

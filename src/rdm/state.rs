@@ -6,7 +6,6 @@
 use super::cq_reader::CqReader;
 use super::wire::parcel::Label;
 use crate::error::{Code, Error, Result, errno};
-use crate::mr::RegionId;
 use crate::prov::EventQueue;
 use crate::prov::av::{Av, Name, UNSPEC};
 use crate::prov::bind::{Bindings, Ends, Options, PART, SILENT};
@@ -16,10 +15,11 @@ use crate::prov::op::{Common, Iov};
 use crate::prov::queue::{Completion, Failure, Origin, Queue};
 use crate::prov::report::Stats;
 use crate::rdm::matching::matcher::Matcher;
+use crate::rdm::parts::exposed::ExposedRegions;
 use crate::rdm::peers::budget::BudgetShare;
 use crate::rdm::peers::link::Link;
 use crate::rdm::peers::listen_schedule::ListenSchedule;
-use crate::rdm::peers::outstanding::{FaultInjection, MultiRecv, Op, Ops, Recv, RevokedOffer};
+use crate::rdm::peers::outstanding::{FaultInjection, MultiRecv, Op, Ops, Recv};
 use crate::rdm::peers::peer::{Acceptor, CompletionInfo, Connection, Id, Peer};
 use crate::rdm::peers::poll_schedule::PollSchedule;
 use crate::rdm::peers::unexpected::Unexpected;
@@ -114,16 +114,8 @@ pub struct State {
     pub next_link: usize,
     /// Lanes whose peers broke the protocol, by `Link::number`, with the error. The end of the turn disconnects them.
     pub violations: Vec<(usize, Error)>,
-    /// Exposed regions, with the index of the lane, that the peer has finished with or was never told of. The end of the
-    /// turn closes them.
-    pub returned: Vec<(usize, RegionId)>,
-    /// `pending_close`: exposed regions that could not be closed, because a peer may still be reading. `revoked`: offers
-    /// that this side took back, or whose peer is gone, and that wait for the same reason.
-    pub pending_close: VecDeque<(usize, RegionId)>,
-    pub revoked: VecDeque<RevokedOffer>,
-    /// Time of the next attempt to close these regions, and the pause before this attempt, in nanoseconds.
-    pub retry_at: u64,
-    pub retry_pause: u64,
+    /// Regions of offers that are over for this side, until they are closed.
+    pub exposed: ExposedRegions,
     /// The listeners, one per lane.
     pub acceptors: Vec<Acceptor>,
     /// `results`: completion queue for the operations that the lanes carry out. `events`: event queue of the lanes.

@@ -12,9 +12,10 @@ use crate::prov::ops::OpFlags;
 use crate::prov::{Endpoint, Reach, Request};
 use crate::rdm::limits::{ENDED_MAX, ENDED_PEERS_MAX, FIRST_GRANT, UNLISTED_MAX};
 use crate::rdm::memory::lane_domains::Domain;
+use crate::rdm::parts::exposed::RevokedOffer;
 use crate::rdm::peers::credit::Credit;
 use crate::rdm::peers::link::Link;
-use crate::rdm::peers::outstanding::{Op, RevokedOffer};
+use crate::rdm::peers::outstanding::Op;
 use crate::rdm::peers::peer::{Id, Phase};
 use crate::rdm::peers::unexpected::Unexpected;
 use crate::rdm::state::State;
@@ -471,17 +472,13 @@ impl State {
         // A lane ends the operations that it has, once it no longer touches their buffers. Offers end here.
         let offered = self.ops.each().filter(|(_, op)| matches!(op, Op::Offered { peer, .. } | Op::Withdrawn { peer } if *peer == id));
         let offered: HashSet<u64> = offered.map(|(number, _)| number).collect();
-        // The peer will send no answer.
-        self.revoked
-            .iter_mut()
-            .filter(|revoked| offered.contains(&revoked.number))
-            .for_each(|revoked| (revoked.number, revoked.needs_answer) = (0, false));
-        for number in offered {
-            if let Some(Op::Offered { completion, exposed, _owned, .. }) = self.ops.take(number) {
-                self.revoked.push_back(RevokedOffer { completion, number: 0, exposed, needs_answer: false, why: why.clone(), _owned });
+        let open = offered.iter().filter_map(|number| match self.ops.take(*number) {
+            Some(Op::Offered { completion, exposed, _owned, .. }) => {
+                Some(RevokedOffer { completion, number: 0, exposed, needs_answer: false, why: why.clone(), _owned })
             }
-        }
-        self.retry_at = 0;
+            _ => None,
+        });
+        self.exposed.peer_gone(&offered, open);
         self.reads.retain(|other| *other != id);
         for number in reads {
             self.read_ended(number, Err(why.clone()));

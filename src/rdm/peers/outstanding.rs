@@ -128,18 +128,6 @@ pub enum Op {
     Loopback { completion: CompletionInfo, pieces: Pieces, site: Site, _owned: Option<Box<[u8]>> },
 }
 
-/// An offer that this side took back, or whose peer is gone. The offer's entry is written when the peer can no longer
-/// read the memory.
-pub struct RevokedOffer {
-    pub completion: CompletionInfo,
-    /// Number of the offer, while the peer may still answer it; 0 afterwards.
-    pub number: u64,
-    pub exposed: Vec<(usize, RegionId)>,
-    pub needs_answer: bool,
-    pub why: Error,
-    pub _owned: Option<Box<[u8]>>,
-}
-
 /// Outstanding operations by number. The low half of a number is the index of its slot, the high half counts the uses of
 /// the slot.
 #[derive(Default)]

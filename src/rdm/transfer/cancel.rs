@@ -5,7 +5,8 @@
 use crate::error::{Code, Error, Result, errno};
 use crate::prov::flags;
 use crate::rdm::memory::lane_domains::Domain;
-use crate::rdm::peers::outstanding::{Op, RevokedOffer};
+use crate::rdm::parts::exposed::RevokedOffer;
+use crate::rdm::peers::outstanding::Op;
 use crate::rdm::peers::peer::{CompletionInfo, Id};
 use crate::rdm::peers::unexpected::Unexpected;
 use crate::rdm::state::{State, UNKNOWN};
@@ -82,11 +83,9 @@ impl State {
             peer.control.push_back(ParcelWords::withdraw(number));
         }
         self.mark_busy(id);
-        if !self.end_revoked(domain, RevokedOffer { completion, number, exposed, needs_answer, why, _owned })
-            && let Some(revoked) = self.revoked.back_mut()
-        {
-            revoked.why.words =
-                format!("{}; the peer may have been reading its buffer, which was kept until that was over", revoked.why.words).into();
+        let revoked = RevokedOffer { completion, number, exposed, needs_answer, why, _owned };
+        if let Some((completion, why)) = self.exposed.revoke(domain, revoked) {
+            self.fail(&completion, why);
         }
     }
 

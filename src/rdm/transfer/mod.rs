@@ -3,14 +3,12 @@
 //!
 //! The input is calls of the program and whatever the lanes bring. The output is parcels and operations on the lanes, and
 //! entries in the program's queues. Read `send` and `recv` first, then `progress`. `fast` is the short way of small
-//! messages, `exposed` closes memory that a peer may read, `cancel` ends operations early, `multi_recv` splits a receive
-//! that takes several messages, and `probe` carries out PEEK, CLAIM and DISCARD. `loopback` copies from an endpoint to
-//! itself, `atomic` and `list` hand their operations to the lane, and `fault` is fault injection. Most functions are
-//! methods of `state::State`.
+//! messages, `cancel` ends operations early, `multi_recv` splits a receive that takes several messages, and `probe`
+//! carries out PEEK, CLAIM and DISCARD. `loopback` copies from an endpoint to itself, `atomic` and `list` hand their
+//! operations to the lane, and `fault` is fault injection. Most functions are methods of `state::State`.
 
 pub mod atomic;
 pub mod cancel;
-pub mod exposed;
 pub mod fast;
 pub mod fault;
 pub mod list;

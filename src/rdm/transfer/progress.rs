@@ -188,7 +188,7 @@ impl State {
     /// broke the protocol, posts reads, sends, and closes regions.
     #[inline(always)]
     pub fn run_queued_work(&mut self, domain: &Domain) {
-        let rest = self.violations.len() | self.reads.len() | self.busy.len() | self.returned.len() | self.lists;
+        let rest = self.violations.len() | self.reads.len() | self.busy.len() | self.exposed.returned() | self.lists;
         if rest != 0 || !self.results.is_empty() {
             self.run_all_queued_work(domain);
         }
@@ -217,9 +217,7 @@ impl State {
             }
             self.take_results();
         }
-        if !self.returned.is_empty() {
-            self.close_returned(domain);
-        }
+        self.exposed.close_returned(domain);
     }
 
     /// Handles the results of the lanes' operations.
@@ -402,7 +400,7 @@ impl State {
         self.claimed.clear();
         self.polls_lanes = false;
         self.settle_fast();
-        self.close_returned(domain);
+        self.exposed.close_returned(domain);
     }
 
     /// Posted receives for which `which` holds, tagged and untagged, in the order of posting.
@@ -437,7 +435,14 @@ impl State {
     fn progress_closed(&mut self, domain: &Domain) {
         self.take_results();
         self.closing.retain(|link| link.ep.close().is_err_and(|e| e.errno == errno::EBUSY));
-        self.close_returned(domain);
+        self.exposed.close_returned(domain);
         self.retry_closes(domain, time::now_ns());
+    }
+
+    /// Closes regions that were busy, and fails the offers that have ended by that.
+    pub fn retry_closes(&mut self, domain: &Domain, now: u64) {
+        for (completion, why) in self.exposed.retry(domain, now) {
+            self.fail(&completion, why);
+        }
     }
 }

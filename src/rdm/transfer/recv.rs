@@ -337,6 +337,27 @@ impl State {
         Ok(())
     }
 
+    /// Handles a peer's WITHDRAW. An offer whose read the lane has, or which a peek has claimed, stays until that read
+    /// ends.
+    pub fn on_withdraw(&mut self, id: Id, number: u64) {
+        // An offer that is finished has no state any more; the answer DONE to it is on the way.
+        match self.peer(id).and_then(|p| p.offer_state(number)) {
+            Some(OfferState::Unmatched { tagged, at }) => {
+                let space = self.space(tagged);
+                let is_it = |m: &Unexpected| matches!(m, Unexpected::Offered { from, offer, .. } if *from == id && offer.number == number);
+                if space.unexpected(at).is_some_and(|(.., m)| is_it(m)) {
+                    space.remove_unexpected(at);
+                    self.send_done(id, number, Code::Canceled);
+                }
+            }
+            // `Peer::reads` may still contain this number; `post_reads_of` skips numbers without an operation.
+            Some(OfferState::Reading(read)) if matches!(self.ops.get(read), Some(Op::Reading { queued: true, .. })) => {
+                self.read_ended(read, Err(Error::coded(errno::EKEYREJECTED, Code::Key, "it was not read yet")));
+            }
+            _ => {}
+        }
+    }
+
     /// Queues the read of an offered message into its receive, as far as the message fits. `link`: the lane by which the
     /// message was offered, if the offer was stored meanwhile.
     #[allow(clippy::too_many_arguments)]

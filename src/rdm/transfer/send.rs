@@ -215,7 +215,7 @@ impl State {
             if let Some(peer) = self.peer(id) {
                 peer.exposed = peer.exposed.saturating_sub(exposed.len());
             }
-            self.returned.extend(exposed);
+            self.exposed.give_back(exposed);
         }
         self.fail(&waiting.completion, why);
     }
@@ -367,15 +367,13 @@ impl State {
                 if let Some(peer) = self.peer(id) {
                     peer.exposed = peer.exposed.saturating_sub(exposed.len());
                 }
-                self.returned.extend(exposed);
+                self.exposed.give_back(exposed);
                 self.finish(&completion, if status == Code::None { Ok(()) } else { Err(read_failure(&self.user_copy, status, &pieces)) });
             }
             // This side took the offer back; the offer's entry may wait only for this answer.
             _ => {
-                let at = self.revoked.iter().position(|t| t.number == number);
-                if let Some(revoked) = at.and_then(|at| self.revoked.remove(at)) {
-                    self.returned.extend(revoked.exposed);
-                    self.finish(&revoked.completion, if status == Code::None { Ok(()) } else { Err(revoked.why) });
+                if let Some((completion, why)) = self.exposed.answered(number) {
+                    self.finish(&completion, if status == Code::None { Ok(()) } else { Err(why) });
                 }
             }
         }

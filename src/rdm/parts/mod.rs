@@ -1,0 +1,6 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The parts of the engine. A part owns private data, and its methods name events of the protocol. A method returns the
+//! outcome, and the engine (`state::State`) applies the outcome: it reports completions, or tells another part. No part
+//! knows another part or the engine.
+
+pub mod exposed;

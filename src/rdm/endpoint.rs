@@ -16,9 +16,8 @@ use crate::prov::list::{List, Native, Pair, Run};
 use crate::prov::name;
 use crate::prov::op::{Common, Dir, Iov, RmaIov};
 use crate::prov::ops::{Dispatch, OpFlags};
-use crate::prov::queue::Queue;
 use crate::prov::report::{MESSAGES, PathReport, RailReport, Short, Stats};
-use crate::prov::{self, EventQueue, Provider, Reach, Request, flags};
+use crate::prov::{self, Provider, Reach, Request, flags};
 use crate::rdm::connect::connected::connectionless;
 use crate::rdm::connect::listen::{listen, source_of};
 use crate::rdm::connect::same_host;
@@ -27,10 +26,10 @@ use crate::rdm::matching::matcher::Matcher;
 use crate::rdm::memory::lane_domains::Domain;
 use crate::rdm::memory::registration_cache::CacheCounts;
 use crate::rdm::parts::exposed::ExposedRegions;
+use crate::rdm::parts::lanes::Lanes;
+use crate::rdm::parts::listeners::Listeners;
 use crate::rdm::peers::budget::BudgetShare;
-use crate::rdm::peers::listen_schedule::ListenSchedule;
 use crate::rdm::peers::outstanding::{FaultInjection, Ops};
-use crate::rdm::peers::poll_schedule::PollSchedule;
 use crate::sync::gate::Fences;
 use crate::sync::serial::{Rank, Serial};
 use crate::sys::epoll::Poller;
@@ -38,9 +37,6 @@ use crate::sys::time;
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::net::SocketAddr;
 use std::sync::Arc;
-
-/// Limit of the queue for the lanes' results (`State::results`). The queue grows as needed.
-const RESULTS: usize = 1 << 30;
 
 impl Endpoint {
     pub fn open(domain: Arc<Domain>, info: &Info) -> Result<Endpoint> {
@@ -89,21 +85,11 @@ impl Endpoint {
             reads: Vec::new(),
             busy: Vec::new(),
             awaiting: Vec::new(),
-            ready: PollSchedule::default(),
-            connecting: Vec::new(),
-            closing: Vec::new(),
-            links: HashMap::new(),
-            unlisted: 0,
-            unlisted_counted_at: u64::MAX,
-            next_link: 0,
+            lanes: Lanes::new(domain.threading)?,
+            listeners: Listeners::default(),
             violations: Vec::new(),
             exposed: ExposedRegions::default(),
-            acceptors: Vec::new(),
             lists: 0,
-            list_ends: Arc::default(),
-            results: Arc::new(Queue::new(RESULTS, domain.threading)?),
-            events: Arc::new(EventQueue::default()),
-            drivers: Arc::default(),
             user_copy: domain.user_copy.clone(),
             extra_grants: BudgetShare::of(&domain.grants),
             unanswered_offers: 0,
@@ -112,8 +98,6 @@ impl Endpoint {
             turns: 0,
             last_fill_turn: u32::MAX / 2,
             last_rare_poll: 0,
-            rare_polls: 0,
-            listen_schedule: ListenSchedule::default(),
             stats: Stats::default(),
             past_stats: Stats::default(),
             sleepers: 0,
@@ -144,7 +128,7 @@ impl prov::Endpoint for Endpoint {
             Binding::Av(av) if s.connection.is_none() => s.av = Some(av),
             Binding::Order => return Err(Error::new(errno::EOPNOTSUPP, "info->comp_order: entries come as operations end")),
             Binding::Drivers(drivers) => {
-                s.drivers = drivers.clone();
+                s.lanes.set_drivers(drivers.clone());
                 s.bind.bind(Binding::Drivers(drivers))?;
             }
             other => s.bind.bind(other)?,
@@ -166,7 +150,7 @@ impl prov::Endpoint for Endpoint {
             let mut name = Name::at(at);
             (name.nonce, name.host) = (self.domain.draw(), host);
             s.name = Some(name);
-            s.acceptors = acceptors;
+            s.listeners.open(acceptors);
         }
         s.deliver = op_flags.tx & flags::DELIVERY_COMPLETE != 0;
         s.bind.enable(op_flags);
@@ -217,16 +201,15 @@ impl prov::Endpoint for Endpoint {
             s.flush_promised(&self.domain);
             s.end_all(&self.domain);
         }
-        let never_used = s.connecting.drain(..).map(|(_, link)| link).collect::<Vec<_>>();
-        s.closing.extend(never_used);
+        s.lanes.end_connecting();
         let until = time::now_ns() + crate::config::get().close_ms * 1_000_000;
         loop {
-            s.closing.retain(|link| link.ep.close().is_err_and(|e| e.errno == errno::EBUSY));
+            s.lanes.close_ended();
             s.take_results();
             s.exposed.close_returned(&self.domain);
             s.exposed.retry_soon();
             s.retry_closes(&self.domain, time::now_ns());
-            if s.closing.is_empty() && !s.exposed.has_revoked() {
+            if !s.lanes.is_closing() && !s.exposed.has_revoked() {
                 break;
             }
             if time::now_ns() > until {
@@ -297,29 +280,26 @@ impl prov::Endpoint for Endpoint {
         // Messages that wait for credit are offered now, because a sleeping thread does not look for credit.
         s.run_queued_work(&self.domain);
         let mut fences = None;
-        for (_, link) in s.ready.iter().chain(&s.connecting) {
+        for link in s.lanes.each() {
             match link.ep.sleep(poller)? {
                 Some(Fences::Remote) => fences = Some(Fences::Remote),
                 Some(Fences::Full) => fences = fences.or(Some(Fences::Full)),
                 None => {}
             }
         }
-        s.acceptors.iter().try_for_each(|g| g.listener.watch(poller))?;
+        s.listeners.watch(poller)?;
         Ok(fences)
     }
 
     fn may_sleep(&self) -> bool {
         let s = self.state.lock();
-        s.events.is_empty()
-            && s.results.is_empty()
-            && s.list_ends.is_empty()
-            && s.ready.iter().chain(&s.connecting).all(|(_, link)| link.ep.may_sleep())
+        s.lanes.is_handled() && s.lanes.each().all(|link| link.ep.may_sleep())
     }
 
     fn awake(&self, poller: Option<&Poller>) {
         let mut s = self.state.lock();
         s.sleepers = s.sleepers.saturating_sub(1);
-        s.ready.iter().chain(&s.connecting).for_each(|(_, link)| link.ep.awake(poller));
+        s.lanes.each().for_each(|link| link.ep.awake(poller));
     }
 
     fn nap_ns(&self) -> u64 {
@@ -330,23 +310,26 @@ impl prov::Endpoint for Endpoint {
         let until = |at: u64| at.saturating_sub(now).max(1_000_000);
         let own = if s.earliest == 0 { u64::MAX } else { until(s.earliest) };
         let own = s.faults.as_ref().map_or(own, |faults| own.min(until(faults.next())));
-        let idle = s.awaiting.is_empty() && s.closing.is_empty() && !s.exposed.is_closing();
+        let idle = s.awaiting.is_empty() && !s.lanes.is_closing() && !s.exposed.is_closing();
         // No event announces that the program has made room in its queue, so a sleeping thread wakes for that too.
         let own = if idle && (s.polls_lanes || s.closed) { own } else { own.min(RECHECK_NS) };
-        let nap = s.ready.iter().chain(&s.connecting).map(|(_, link)| link.ep.nap_ns()).fold(own, u64::min);
+        let nap = s.lanes.each().map(|link| link.ep.nap_ns()).fold(own, u64::min);
         s.bind.sleeps(now, nap)
     }
 
     fn watched(&self) -> u64 {
         let s = self.state.lock();
-        let lanes = s.ready.iter().chain(&s.connecting).map(|(_, link)| link.ep.watched() ^ link.number as u64);
-        let all = lanes.chain(s.acceptors.iter().map(|g| g.listener.watched()));
+        let lanes = s.lanes.each().map(|link| link.ep.watched() ^ link.number as u64);
+        let all = lanes.chain(s.listeners.watched());
         all.fold(0, |sum, n| sum.wrapping_mul(0x100_0000_01b3).wrapping_add(n + 1))
     }
 
     fn is_stalled(&self) -> bool {
         let s = self.state.lock();
-        !s.busy.is_empty() || !s.reads.is_empty() || s.exposed.returned() != 0 || s.ready.iter().any(|(_, link)| link.ep.is_stalled())
+        !s.busy.is_empty()
+            || !s.reads.is_empty()
+            || s.exposed.returned() != 0
+            || s.lanes.ready().iter().any(|(_, link)| link.ep.is_stalled())
     }
 
     fn options(&self) -> Options {
@@ -358,7 +341,7 @@ impl prov::Endpoint for Endpoint {
         change(&mut s.options);
         s.settle_fast();
         let options = s.options;
-        s.ready.iter().chain(&s.connecting).for_each(|(_, link)| link.set_options(options));
+        s.lanes.each().for_each(|link| link.set_options(options));
     }
 
     fn set_coop(&self, coop: Coop) -> Result<()> {
@@ -451,7 +434,7 @@ impl prov::Endpoint for Endpoint {
     fn stats(&self) -> Stats {
         let s = self.state.lock();
         let mut all = s.past_stats;
-        s.ready.iter().for_each(|(_, link)| all.add(&link.ep.stats()));
+        s.lanes.ready().iter().for_each(|(_, link)| all.add(&link.ep.stats()));
         let CacheCounts { hits, misses, evictions } = self.domain.cached();
         Stats {
             sends: s.stats.sends,

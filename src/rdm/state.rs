@@ -6,22 +6,19 @@
 use super::cq_reader::CqReader;
 use super::wire::parcel::Label;
 use crate::error::{Code, Error, Result, errno};
-use crate::prov::EventQueue;
 use crate::prov::av::{Av, Name, UNSPEC};
-use crate::prov::bind::{Bindings, Ends, Options, PART, SILENT};
-use crate::prov::drivers::Drivers;
+use crate::prov::bind::{Bindings, Options, PART, SILENT};
 use crate::prov::flags;
 use crate::prov::op::{Common, Iov};
-use crate::prov::queue::{Completion, Failure, Origin, Queue};
+use crate::prov::queue::{Completion, Failure, Origin};
 use crate::prov::report::Stats;
 use crate::rdm::matching::matcher::Matcher;
 use crate::rdm::parts::exposed::ExposedRegions;
+use crate::rdm::parts::lanes::Lanes;
+use crate::rdm::parts::listeners::Listeners;
 use crate::rdm::peers::budget::BudgetShare;
-use crate::rdm::peers::link::Link;
-use crate::rdm::peers::listen_schedule::ListenSchedule;
 use crate::rdm::peers::outstanding::{FaultInjection, MultiRecv, Op, Ops, Recv};
-use crate::rdm::peers::peer::{Acceptor, CompletionInfo, Connection, Id, Peer};
-use crate::rdm::peers::poll_schedule::PollSchedule;
+use crate::rdm::peers::peer::{CompletionInfo, Connection, Id, Peer};
 use crate::rdm::peers::unexpected::Unexpected;
 use crate::sys::time;
 use crate::sys::usercopy::UserCopy;
@@ -98,33 +95,14 @@ pub struct State {
     pub busy: Vec<Id>,
     /// Peers that this side dials again after a pause, unless they call first.
     pub awaiting: Vec<Id>,
-    /// Connected lanes.
-    pub ready: PollSchedule,
-    /// Lanes that are being connected.
-    pub connecting: Vec<(Id, Arc<Link>)>,
-    /// Lanes that have ended and cannot be closed yet.
-    pub closing: Vec<Arc<Link>>,
-    /// The peer of each link, by `Link::number`.
-    pub links: HashMap<usize, Id>,
-    /// `unlisted`: number of lanes to unlisted callers. `unlisted_counted_at`: change count of the address vector when
-    /// callers that the vector names by now were last taken off this number.
-    pub unlisted: usize,
-    pub unlisted_counted_at: u64,
-    /// `Link::number` of the newest link.
-    pub next_link: usize,
+    pub lanes: Lanes,
+    pub listeners: Listeners,
     /// Lanes whose peers broke the protocol, by `Link::number`, with the error. The end of the turn disconnects them.
     pub violations: Vec<(usize, Error)>,
     /// Regions of offers that are over for this side, until they are closed.
     pub exposed: ExposedRegions,
-    /// The listeners, one per lane.
-    pub acceptors: Vec<Acceptor>,
-    /// `results`: completion queue for the operations that the lanes carry out. `events`: event queue of the lanes.
-    pub results: Arc<Queue>,
-    /// `lists`: number of block lists, or parts of lists, that lanes are moving. `list_ends`: queue for their results.
+    /// Number of block lists, or parts of lists, that lanes are moving.
     pub lists: usize,
-    pub list_ends: Arc<Ends>,
-    pub events: Arc<EventQueue>,
-    pub drivers: Arc<Drivers>,
     pub user_copy: Arc<UserCopy>,
     /// Bytes of this endpoint's grants beyond the first grant of each peer, as a share of the domain's limit
     /// (`GRANTS_MAX`).
@@ -139,11 +117,8 @@ pub struct State {
     pub turns: u32,
     /// The last turn in which any lane filled a receive.
     pub last_fill_turn: u32,
-    /// Time of the last poll of rare matters, in ticks of the clock counter, and the number of these polls.
+    /// Time of the last poll of rare matters, in ticks of the clock counter.
     pub last_rare_poll: u64,
-    pub rare_polls: u32,
-    /// Says in which polls of rare matters the listeners are polled.
-    pub listen_schedule: ListenSchedule,
     /// `stats`: counts of the messages that this layer matches. `past_stats`: traffic of lanes that have ended, and of
     /// loopback copies.
     pub stats: Stats,
@@ -159,8 +134,7 @@ impl State {
 
     /// Peers that operations may be waiting for: peers with something to send, and peers whose lane is not connected yet.
     pub fn active(&self) -> Vec<Id> {
-        let connecting = self.connecting.iter().map(|(id, _)| *id);
-        self.busy.iter().copied().chain(connecting).chain(self.awaiting.iter().copied()).collect()
+        self.busy.iter().copied().chain(self.lanes.connecting_peers()).chain(self.awaiting.iter().copied()).collect()
     }
 
     /// True if this side still has to send something that the program believes sent: an injected message, or the answer

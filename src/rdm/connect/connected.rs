@@ -23,9 +23,8 @@ use std::sync::Arc;
 impl State {
     /// Makes this state the state of a connected endpoint: opens the only lane and the record of the only peer.
     pub fn open_connection(&mut self, domain: &Domain, context: usize) -> Result<()> {
-        let link = self.make_link(domain, 0)?;
-        self.links.insert(link.number, ONLY_PEER);
-        self.connecting.push((ONLY_PEER, link.clone()));
+        let link = self.lanes.open(domain, 0)?;
+        self.lanes.connecting(ONLY_PEER, &link);
         self.peers.push(Some(Box::new(Peer::new(Name::NOBODY, UNKNOWN | u64::from(ONLY_PEER)))));
         self.connection = Some(Box::new(Connection { link, object: 0, context, exchanged: false, ended_by: None }));
         Ok(())

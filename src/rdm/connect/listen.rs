@@ -5,7 +5,7 @@ use crate::error::{Error, Result, errno};
 use crate::prov::Reach;
 use crate::prov::info::Info;
 use crate::rdm::memory::lane_domains::Domain;
-use crate::rdm::peers::peer::Acceptor;
+use crate::rdm::parts::listeners::Acceptor;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 /// Number of attempts to find a port that is free on every lane, if the program asked for no port.

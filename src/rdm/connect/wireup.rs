@@ -6,10 +6,10 @@
 
 use crate::error::{Code, Error, Result, errno};
 use crate::prov::av::{Av, Name};
-use crate::prov::bind::{Binding, Options};
+use crate::prov::bind::Options;
 use crate::prov::event::{Event, EventKind};
 use crate::prov::ops::OpFlags;
-use crate::prov::{Endpoint, Reach, Request};
+use crate::prov::{Reach, Request};
 use crate::rdm::limits::{ENDED_MAX, ENDED_PEERS_MAX, FIRST_GRANT, UNLISTED_MAX};
 use crate::rdm::memory::lane_domains::Domain;
 use crate::rdm::parts::exposed::RevokedOffer;
@@ -30,35 +30,16 @@ const CROSSED_WAIT_NS: u64 = 500_000_000;
 /// Pause before this side dials a peer again that had no room: at first, and at most.
 const REDIAL_MIN_NS: u64 = 20_000_000;
 const REDIAL_MAX_NS: u64 = 1_000_000_000;
-/// Time in which a caller that the address vector does not name has to finish connecting, once there is no room for
-/// others.
-const SLOW_CALLER_NS: u64 = 100_000_000;
 /// Time limit for dialing over a device that the peer may not have, before the next lane is tried.
 const DEVICE_DIAL_NS: u64 = 3_000_000_000;
 
 impl State {
     /// Opens and enables an endpoint of a lane.
     fn open_link(&mut self, domain: &Domain, lane_index: usize, connect_timeout_ns: u64) -> Result<Arc<Link>> {
-        let link = self.make_link(domain, lane_index)?;
+        let link = self.lanes.open(domain, lane_index)?;
         link.set_options(Options { connect_timeout_ns, ..self.options });
         link.ep.enable(OpFlags::default())?;
         Ok(link)
-    }
-
-    /// Opens an endpoint of a lane, without enabling it.
-    pub fn make_link(&mut self, domain: &Domain, lane_index: usize) -> Result<Arc<Link>> {
-        let Some(lane) = domain.lanes.get(lane_index) else { return Err(Error::fixed(errno::ENODEV, "ep: no such lane")) };
-        let ep: Box<dyn Endpoint> = lane.domain.clone().open_endpoint(&lane.info, 0)?;
-        self.next_link += 1;
-        let number = self.next_link;
-        ep.set_object(number);
-        let queue = self.results.clone();
-        ep.bind(Binding::Cq { queue, source: None, transmit: true, receive: true, selective: false })?;
-        ep.bind(Binding::Eq(self.events.clone()))?;
-        ep.bind(Binding::Arrivals(number))?;
-        ep.bind(Binding::Drivers(self.drivers.clone()))?;
-        ep.bind(Binding::Ends(self.list_ends.clone()))?;
-        Ok(Arc::new(Link::new(ep, lane_index, number)))
     }
 
     /// This endpoint's introduction.
@@ -108,8 +89,7 @@ impl State {
             });
             match called {
                 Ok(link) => {
-                    self.links.insert(link.number, id);
-                    self.connecting.push((id, link.clone()));
+                    self.lanes.connecting(id, &link);
                     if let Some(peer) = self.peer(id) {
                         peer.phase = Phase::Dialing(link);
                     }
@@ -126,19 +106,13 @@ impl State {
 
     /// Accepts or refuses the callers that have arrived. True if there were any.
     pub fn accept_callers(&mut self, domain: &Domain) -> bool {
-        let mut called = false;
-        let mut acceptors = std::mem::take(&mut self.acceptors);
-        for acceptor in &mut acceptors {
-            let (requests, trouble) = acceptor.listener.poll();
-            trouble.iter().for_each(|e| crate::log!(Warn, "{e}"));
-            called |= !requests.is_empty();
-            for request in requests {
-                if let Err(e) = self.answer_caller(domain, acceptor.lane_index, request) {
-                    crate::log!(Info, "a caller was sent away: {e}");
-                }
+        let callers = self.listeners.poll();
+        let called = !callers.is_empty();
+        for (lane_index, request) in callers {
+            if let Err(e) = self.answer_caller(domain, lane_index, request) {
+                crate::log!(Info, "a caller was sent away: {e}");
             }
         }
-        self.acceptors = acceptors;
         called
     }
 
@@ -176,7 +150,7 @@ impl State {
             Some(Phase::Dialing(_)) if own.encode() > intro.name.encode() => return request.reject(&Refusal::Crossed.encode()),
             Some(Phase::Dialing(link)) => {
                 let link = link.clone();
-                self.drop_link(&link);
+                self.lanes.end(&link);
             }
             // Either both sides called each other, and the peer has accepted this side's call meanwhile; or the peer has
             // lost its end of the lane. In both cases the peer calls again if it has to, after this side has noticed.
@@ -188,7 +162,7 @@ impl State {
             match link.ep.accept(request, &self.intro(0)?) {
                 Ok(()) => Ok(link),
                 Err(e) => {
-                    self.closing.push(link);
+                    self.lanes.end(&link);
                     Err(e)
                 }
             }
@@ -201,11 +175,9 @@ impl State {
             }
         };
         if unlisted {
-            link.set_unlisted(time::now_ns());
-            self.unlisted += 1;
+            self.lanes.count_unlisted(&link);
         }
-        self.links.insert(link.number, id);
-        self.connecting.push((id, link.clone()));
+        self.lanes.connecting(id, &link);
         if let Some(peer) = self.peer(id) {
             peer.name = intro.name;
             peer.credit = Credit::new(intro.grant);
@@ -218,34 +190,22 @@ impl State {
 
     /// True if the address vector has this name with its nonce. An entry with only an address does not count.
     fn is_named(&self, name: &Name) -> bool {
-        let lane_index = |av: &Arc<Av>| av.find(name).and_then(|index| av.get(index).ok());
-        self.av.as_ref().and_then(lane_index).is_some_and(|(found, _)| found.nonce == name.nonce)
+        self.av.as_ref().is_some_and(|av| is_named(av, name))
     }
 
-    /// True if one more caller that the address vector does not name may connect. At the limit, callers that were
-    /// inserted into the vector meanwhile are taken off the count, and one caller that has been connecting for too long
-    /// is dropped.
+    /// True if one more caller that the address vector does not name may connect. At the limit, one caller that has been
+    /// connecting for too long is dropped.
     fn has_room_for_unlisted(&mut self) -> bool {
-        if self.unlisted < UNLISTED_MAX {
+        let (peers, av) = (&self.peers, &self.av);
+        let name_of = |id: Id| peers.get(id as usize).and_then(Option::as_deref).map(|p| p.name);
+        let is_inserted = |id| name_of(id).zip(av.as_ref()).is_some_and(|(name, av)| is_named(av, &name));
+        if self.lanes.has_room_for_unlisted(self.av_changes, is_inserted) {
             return true;
         }
-        if self.unlisted_counted_at != self.av_changes {
-            self.unlisted_counted_at = self.av_changes;
-            let name_of = |id: &Id| self.peers.get(*id as usize).and_then(Option::as_deref).map(|p| p.name);
-            let all = self.ready.iter().chain(&self.connecting).filter(|(_, link)| link.unlisted_since() != 0);
-            let inserted = all.filter(|(id, _)| name_of(id).is_some_and(|name| self.is_named(&name)));
-            let count = inserted.map(|(_, link)| link.set_unlisted(0)).count();
-            self.unlisted -= count.min(self.unlisted);
-        }
-        if self.unlisted >= UNLISTED_MAX {
-            let late = time::now_ns().saturating_sub(SLOW_CALLER_NS);
-            let slow = self.connecting.iter().find(|(_, link)| (1..late).contains(&link.unlisted_since())).cloned();
-            if let Some((id, link)) = slow {
-                self.drop_link(&link);
-                self.redial(id);
-            }
-        }
-        self.unlisted < UNLISTED_MAX
+        let Some((id, link)) = self.lanes.slow_caller() else { return false };
+        self.lanes.end(&link);
+        self.redial(id);
+        true
     }
 
     /// Handles a failed attempt to connect a peer. If anything waits for the peer, this side dials it again.
@@ -260,23 +220,10 @@ impl State {
         }
     }
 
-    /// Forgets a link. The lane is closed as soon as the provider permits.
-    pub fn drop_link(&mut self, link: &Arc<Link>) {
-        if link.unlisted_since() != 0 {
-            self.unlisted = self.unlisted.saturating_sub(1);
-        }
-        self.links.remove(&link.number);
-        self.connecting.retain(|(_, l)| l.number != link.number);
-        self.ready.remove(link);
-        self.closing.push(link.clone());
-    }
-
     /// Handles the events of all lanes.
     pub fn take_events(&mut self, domain: &Domain) {
-        while let Some((_, Some(event))) = self.events.take_if(|_| (true, ())) {
-            if let Some(id) = self.links.get(&event.object).copied() {
-                self.on_event(domain, id, event);
-            }
+        while let Some((id, event)) = self.lanes.next_event() {
+            self.on_event(domain, id, event);
         }
     }
 
@@ -330,7 +277,7 @@ impl State {
                 let link = link.clone();
                 let next = link.lane_index + 1;
                 self.note_why_not(domain, id, link.lane_index, &why);
-                self.drop_link(&link);
+                self.lanes.end(&link);
                 match Refusal::decode(&event.data) {
                     Some(Refusal::Crossed) => self.await_peer(id, CROSSED_WAIT_NS),
                     Some(Refusal::Stale) => self.lane_lost(id, wrong_incarnation()),
@@ -350,7 +297,7 @@ impl State {
             }
             (Phase::Accepting(link), Some(_)) => {
                 let link = link.clone();
-                self.drop_link(&link);
+                self.lanes.end(&link);
                 self.redial(id);
             }
             (_, Some(why)) => self.lane_lost(id, why),
@@ -401,8 +348,7 @@ impl State {
 
     /// Takes a connected lane into use, and has progress send everything that waits for the peer.
     pub fn lane_ready(&mut self, domain: &Domain, id: Id, link: Arc<Link>) {
-        self.connecting.retain(|(_, l)| l.number != link.number);
-        self.ready.push(id, link.clone());
+        self.lanes.connected(id, &link);
         if let Some(peer) = self.peer(id) {
             crate::log!(Debug, "rdm: {} by {}", peer.name, domain.lanes.get(link.lane_index).map_or("?", |l| l.provider.name()));
             peer.phase = Phase::Ready(link);
@@ -434,7 +380,7 @@ impl State {
         if let Some(link) = link {
             // Results name the link, so they are taken while the link still stands for this peer.
             self.take_results();
-            self.drop_link(&link);
+            self.lanes.end(&link);
             self.past_stats.add(&link.ep.stats());
             let _ = link.ep.shutdown();
             self.take_results();
@@ -501,6 +447,10 @@ impl State {
         self.reap(id);
         self.connection_lost(why);
     }
+}
+
+fn is_named(av: &Av, name: &Name) -> bool {
+    av.find(name).and_then(|index| av.get(index).ok()).is_some_and(|(found, _)| found.nonce == name.nonce)
 }
 
 /// True if an attempt failed because the endpoint of this whole name is gone: nobody listens there, or another endpoint does.

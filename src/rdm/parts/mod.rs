@@ -4,3 +4,5 @@
 //! knows another part or the engine.
 
 pub mod exposed;
+pub mod lanes;
+pub mod listeners;

@@ -5,7 +5,6 @@ use super::credit::Credit;
 use super::link::Link;
 use crate::error::Error;
 use crate::hmem::Site;
-use crate::prov::Listener;
 use crate::prov::atomic::AtomicOp;
 use crate::prov::av::Name;
 use crate::prov::event::{Event, EventKind};
@@ -19,12 +18,6 @@ use std::sync::Arc;
 
 /// Number of a peer's record at this endpoint.
 pub type Id = u32;
-
-/// The listener of one lane, where callers arrive.
-pub struct Acceptor {
-    pub lane_index: usize,
-    pub listener: Box<dyn Listener>,
-}
 
 /// The `Id` of a connected endpoint's only peer.
 pub const ONLY_PEER: Id = 0;

@@ -46,7 +46,7 @@ impl State {
         let moved = link.ep.list(dir, renamed.as_ref().unwrap_or(list), &c);
         if matches!(moved, Ok(Native::Flying)) {
             self.lists += 1;
-            self.ready.promote(&link);
+            self.lanes.schedule().promote(&link);
             if let Some(peer) = self.peer(id) {
                 peer.in_flight += 1;
             }
@@ -80,7 +80,7 @@ impl State {
         let posted = link.ep.list_part(dir, runs, renamed.as_deref().unwrap_or(pairs), &c);
         if matches!(posted, Ok(n) if n > 0) {
             self.lists += 1;
-            self.ready.promote(&link);
+            self.lanes.schedule().promote(&link);
             if let Some(peer) = self.peer(id) {
                 peer.in_flight += 1;
             }
@@ -93,7 +93,7 @@ impl State {
     /// Completes the lists, and parts of lists, that the lanes have moved.
     #[cold]
     pub fn take_lists(&mut self) {
-        for (number, why) in self.list_ends.take() {
+        for (number, why) in self.lanes.take_list_ends() {
             self.lists = self.lists.saturating_sub(1);
             self.rma_ended(number as u64, why);
         }

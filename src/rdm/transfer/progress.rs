@@ -21,10 +21,8 @@ use std::sync::Arc;
 
 /// Time between two polls of rare matters, in ticks of the clock counter.
 const RARE_POLL_TICKS: u64 = 100_000;
-/// `CONNECTING_POLL_TICKS`: the same time while lanes are being connected. `CONNECTING_PER_POLL`: number of such lanes
-/// that one poll drives, because each costs system calls.
+/// The same time while lanes are being connected.
 const CONNECTING_POLL_TICKS: u64 = 10_000;
-const CONNECTING_PER_POLL: usize = 16;
 /// Turns after a filled receive in which a message without a receive may stay with its lane. A program that reads its
 /// queue until the queue is empty takes one turn without a message before it posts the next receive.
 const DEFER_TURNS: u32 = 2;
@@ -97,7 +95,7 @@ impl State {
             return self.progress_closed(domain);
         }
         self.turns = self.turns.wrapping_add(1);
-        let connecting = !self.connecting.is_empty();
+        let connecting = self.lanes.is_connecting();
         if force
             || ((connecting || self.turns & 15 == 0)
                 && time::ticks().wrapping_sub(self.last_rare_poll) > if connecting { CONNECTING_POLL_TICKS } else { RARE_POLL_TICKS })
@@ -109,7 +107,7 @@ impl State {
 
     #[inline(always)]
     fn poll_lanes(&mut self, force: bool) {
-        if let [(id, link)] = &self.ready[..] {
+        if let [(id, link)] = self.lanes.ready() {
             let (id, link) = (*id, Arc::as_ptr(link));
             // SAFETY: handling parcels neither connects nor ends a lane, so the only entry of `ready`, which owns the
             // link, stays where the entry is.
@@ -122,35 +120,35 @@ impl State {
     #[inline(never)]
     fn poll_all(&mut self, force: bool) {
         if force {
-            for slot in 0..self.ready.len() {
+            for slot in 0..self.lanes.ready().len() {
                 self.poll_slot(slot, true);
             }
             return;
         }
-        let (active, quiet) = self.ready.turn();
+        let (active, quiet) = self.lanes.schedule().turn();
         let mut progressed = false;
         for k in 0..active + quiet {
-            let slot = if k < active { self.ready.next_active() } else { self.ready.next_quiet() };
+            let slot = if k < active { self.lanes.schedule().next_active() } else { self.lanes.schedule().next_quiet() };
             progressed |= self.poll_slot(slot, false);
         }
-        self.ready.end_turn(progressed);
+        self.lanes.schedule().end_turn(progressed);
     }
 
     #[inline(always)]
     fn poll_slot(&mut self, slot: usize, force: bool) -> bool {
-        let Some((id, link)) = self.ready.get(slot) else { return false };
+        let Some((id, link)) = self.lanes.ready().get(slot) else { return false };
         let (id, link) = (*id, Arc::as_ptr(link));
         // SAFETY: handling parcels neither connects nor ends a lane, so `ready` keeps its reference to the link, even if the entry moves to
         // another index.
         let link = unsafe { &*link };
         let progressed = self.poll_lane(id, link, force);
         if progressed {
-            self.ready.promote(link);
+            self.lanes.schedule().promote(link);
         } else if !force
             && link.count_empty_poll() >= EMPTY_POLLS_MAX
             && self.peers.get(id as usize).and_then(Option::as_deref).is_some_and(Peer::is_at_rest)
         {
-            self.ready.demote(link);
+            self.lanes.schedule().demote(link);
         }
         progressed
     }
@@ -180,7 +178,7 @@ impl State {
             return;
         }
         let has_deferred = |(_, link): &&(Id, Arc<Link>)| link.turns_since_fill(self.turns) <= DEFER_TURNS + 1;
-        let lanes: Vec<_> = self.ready.iter().filter(has_deferred).cloned().collect();
+        let lanes: Vec<_> = self.lanes.ready().iter().filter(has_deferred).cloned().collect();
         lanes.iter().for_each(|(id, link)| self.drain_lane(*id, link));
     }
 
@@ -189,7 +187,7 @@ impl State {
     #[inline(always)]
     pub fn run_queued_work(&mut self, domain: &Domain) {
         let rest = self.violations.len() | self.reads.len() | self.busy.len() | self.exposed.returned() | self.lists;
-        if rest != 0 || !self.results.is_empty() {
+        if rest != 0 || !self.lanes.results().is_empty() {
             self.run_all_queued_work(domain);
         }
     }
@@ -199,7 +197,7 @@ impl State {
         self.take_results();
         if !self.violations.is_empty() {
             for (link, why) in std::mem::take(&mut self.violations) {
-                if let Some(id) = self.links.get(&link).copied() {
+                if let Some(id) = self.lanes.peer_of(link) {
                     self.lane_lost(id, why);
                 }
             }
@@ -226,14 +224,14 @@ impl State {
         if self.lists != 0 {
             self.take_lists();
         }
-        while !self.results.is_empty() {
+        while !self.lanes.results().is_empty() {
             let mut batch = [Completion::default(); 32];
-            let taken = self.results.take(batch.len(), |i, c| batch.iter_mut().skip(i).take(1).for_each(|slot| *slot = *c));
+            let taken = self.lanes.results().take(batch.len(), |i, c| batch.iter_mut().skip(i).take(1).for_each(|slot| *slot = *c));
             match taken {
                 Taken::Empty => return,
                 Taken::Some(n) => batch.iter().take(n).for_each(|c| self.on_result(c, None)),
                 Taken::ErrorFirst => {
-                    if let Some((c, failure, _)) = self.results.take_error() {
+                    if let Some((c, failure, _)) = self.lanes.results().take_error() {
                         self.on_result(&c, Some(failure.error));
                     }
                 }
@@ -284,7 +282,7 @@ impl State {
 
     /// Handles the entry of a peer's write with remote data.
     fn on_remote_data(&mut self, c: &Completion) {
-        let from = self.links.get(&c.context).and_then(|id| self.peers.get(*id as usize)).and_then(Option::as_deref);
+        let from = self.lanes.peer_of(c.context).and_then(|id| self.peers.get(id as usize)).and_then(Option::as_deref);
         let source = from.map_or(UNSPEC, |p| p.source);
         self.remote_data_arrived(Completion { context: 0, ..*c }, source);
     }
@@ -306,23 +304,15 @@ impl State {
     /// Polls rare matters: callers, lanes that are being connected, events, deadlines, delayed receives.
     #[cold]
     fn poll_rare(&mut self, domain: &Domain, force: bool) {
-        self.rare_polls = self.rare_polls.wrapping_add(1);
-        if self.listen_schedule.is_due() || force {
+        if self.listeners.is_due() || force {
             let called = self.accept_callers(domain);
-            self.listen_schedule.polled(called || force || !self.connecting.is_empty());
+            self.listeners.polled(called || force || self.lanes.is_connecting());
         }
-        // Each poll starts at another lane, so that peers that dial and then stay silent do not delay the others.
-        let (all, most) = (self.connecting.len(), if force { usize::MAX } else { CONNECTING_PER_POLL });
-        let from = (self.rare_polls as usize).wrapping_mul(CONNECTING_PER_POLL).checked_rem(all).unwrap_or(0);
-        for at in (0..all.min(most)).map(|k| (from + k) % all) {
-            if let Some((_, link)) = self.connecting.get(at) {
-                link.ep.progress(true);
-            }
-        }
+        self.lanes.poll_connecting(force);
         self.take_events(domain);
         let now = time::now_ns();
         self.expire_awaiting(now);
-        self.closing.retain(|link| link.ep.close().is_err_and(|e| e.errno == errno::EBUSY));
+        self.lanes.close_ended();
         self.retry_closes(domain, now);
         self.post_delayed(now);
         if self.earliest != 0 && now >= self.earliest {
@@ -396,7 +386,7 @@ impl State {
                 self.fail(&completion, why.clone());
             }
         }
-        self.acceptors.clear();
+        self.listeners.close();
         self.claimed.clear();
         self.polls_lanes = false;
         self.settle_fast();
@@ -434,7 +424,7 @@ impl State {
     #[cold]
     fn progress_closed(&mut self, domain: &Domain) {
         self.take_results();
-        self.closing.retain(|link| link.ep.close().is_err_and(|e| e.errno == errno::EBUSY));
+        self.lanes.close_ended();
         self.exposed.close_returned(domain);
         self.retry_closes(domain, time::now_ns());
     }

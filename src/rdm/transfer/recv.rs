@@ -419,7 +419,7 @@ impl State {
                 self.read_ended(number, Err(sender_gone()));
                 continue;
             };
-            self.ready.promote(&link);
+            self.lanes.schedule().promote(&link);
             let posted = domain.descs_of(link.lane_index, &descs).and_then(|(descs, count)| {
                 let timeout_ns = time::left(deadline);
                 let c = Common {

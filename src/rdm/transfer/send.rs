@@ -169,7 +169,7 @@ impl State {
             let Some(peer) = self.peer(id) else { return };
             let Phase::Ready(link) = &peer.phase else { return };
             let link = link.clone();
-            self.ready.promote(&link);
+            self.lanes.schedule().promote(&link);
             let Some(peer) = self.peer(id) else { return };
             if let Some(words) = peer.control.front() {
                 match put(&link, words.as_slice(), &[]) {

@@ -28,13 +28,13 @@ use crate::rdm::memory::registration_cache::CacheCounts;
 use crate::rdm::parts::exposed::ExposedRegions;
 use crate::rdm::parts::lanes::Lanes;
 use crate::rdm::parts::listeners::Listeners;
-use crate::rdm::peers::budget::BudgetShare;
+use crate::rdm::parts::peers::Peers;
 use crate::rdm::peers::outstanding::{FaultInjection, Ops};
 use crate::sync::gate::Fences;
 use crate::sync::serial::{Rank, Serial};
 use crate::sys::epoll::Poller;
 use crate::sys::time;
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{HashMap, VecDeque};
 use std::net::SocketAddr;
 use std::sync::Arc;
 
@@ -56,9 +56,7 @@ impl Endpoint {
             bind: Bindings::default(),
             options: Options { coop: Coop::of(config::get().coop && domain.shares_copies()), ..Options::default() },
             faults: FaultInjection::configured(&domain),
-            av: None,
             connection: None,
-            av_changes: u64::MAX,
             closed: false,
             directed: info.caps & flags::DIRECTED_RECV != 0,
             deliver: false,
@@ -69,31 +67,19 @@ impl Endpoint {
             fast_untagged: false,
             entry_by_default: false,
             reader: CqReader::NONE,
-            peers: Vec::new(),
-            free_peers: Vec::new(),
-            dead: HashSet::new(),
-            reap_at: 64,
-            loopback: None,
-            by_address: HashMap::new(),
-            routes: Vec::new(),
+            peers: Peers::new(&domain),
             tagged: Matcher::default(),
             untagged: Matcher::default(),
             claimed: HashMap::new(),
             multi: Vec::new(),
             posts: 0,
             ops: Ops::default(),
-            reads: Vec::new(),
-            busy: Vec::new(),
-            awaiting: Vec::new(),
             lanes: Lanes::new(domain.threading)?,
             listeners: Listeners::default(),
             violations: Vec::new(),
             exposed: ExposedRegions::default(),
             lists: 0,
             user_copy: domain.user_copy.clone(),
-            extra_grants: BudgetShare::of(&domain.grants),
-            unanswered_offers: 0,
-            ended_bytes: BudgetShare::of(&domain.ended),
             earliest: 0,
             turns: 0,
             last_fill_turn: u32::MAX / 2,
@@ -122,10 +108,10 @@ impl prov::Endpoint for Endpoint {
         let mut s = self.state.lock();
         s.bind.check_can_bind(&what)?;
         match what {
-            Binding::Av(_) if s.connection.is_none() && s.av.is_some() => {
+            Binding::Av(_) if s.connection.is_none() && s.peers.has_av() => {
                 return Err(Error::new(errno::EBUSY, "ep: an address vector is bound already"));
             }
-            Binding::Av(av) if s.connection.is_none() => s.av = Some(av),
+            Binding::Av(av) if s.connection.is_none() => s.peers.set_av(av),
             Binding::Order => return Err(Error::new(errno::EOPNOTSUPP, "info->comp_order: entries come as operations end")),
             Binding::Drivers(drivers) => {
                 s.lanes.set_drivers(drivers.clone());
@@ -139,7 +125,7 @@ impl prov::Endpoint for Endpoint {
 
     fn enable(&self, op_flags: OpFlags) -> Result<()> {
         let mut s = self.state.lock();
-        if s.av.is_none() && s.connection.is_none() {
+        if !s.peers.has_av() && s.connection.is_none() {
             return Err(Error::new(errno::EOPBADSTATE, "ep: bind an address vector before ep_enable"));
         }
         s.bind.check_can_enable()?;
@@ -310,7 +296,7 @@ impl prov::Endpoint for Endpoint {
         let until = |at: u64| at.saturating_sub(now).max(1_000_000);
         let own = if s.earliest == 0 { u64::MAX } else { until(s.earliest) };
         let own = s.faults.as_ref().map_or(own, |faults| own.min(until(faults.next())));
-        let idle = s.awaiting.is_empty() && !s.lanes.is_closing() && !s.exposed.is_closing();
+        let idle = !s.peers.is_awaiting() && !s.lanes.is_closing() && !s.exposed.is_closing();
         // No event announces that the program has made room in its queue, so a sleeping thread wakes for that too.
         let own = if idle && (s.polls_lanes || s.closed) { own } else { own.min(RECHECK_NS) };
         let nap = s.lanes.each().map(|link| link.ep.nap_ns()).fold(own, u64::min);
@@ -326,10 +312,7 @@ impl prov::Endpoint for Endpoint {
 
     fn is_stalled(&self) -> bool {
         let s = self.state.lock();
-        !s.busy.is_empty()
-            || !s.reads.is_empty()
-            || s.exposed.returned() != 0
-            || s.lanes.ready().iter().any(|(_, link)| link.ep.is_stalled())
+        s.peers.queued() != 0 || s.exposed.returned() != 0 || s.lanes.ready().iter().any(|(_, link)| link.ep.is_stalled())
     }
 
     fn options(&self) -> Options {
@@ -388,10 +371,10 @@ impl prov::Endpoint for Endpoint {
         let mut s = self.state.lock();
         s.check_enabled()?;
         let id = s.route(index)?;
-        if s.loopback == Some(id) {
+        if s.peers.is_loopback(id) {
             return Ok(Vec::new());
         }
-        match s.peer(id).and_then(|p| p.ready()) {
+        match s.peers.get(id).and_then(|p| p.ready()) {
             Some(link) => link.ep.rail_reports(0),
             None => Err(Error::fixed(errno::ENOTCONN, "ep: nothing has connected this peer yet")),
         }
@@ -401,11 +384,11 @@ impl prov::Endpoint for Endpoint {
         let mut s = self.state.lock();
         s.check_enabled()?;
         let id = s.route(index)?;
-        if s.loopback == Some(id) {
+        if s.peers.is_loopback(id) {
             return s.report_loopback(&self.domain, key, desc);
         }
-        let name = s.peer(id).map(|p| p.name);
-        match s.peer(id).and_then(|p| p.ready()) {
+        let name = s.peers.get(id).map(|p| p.name);
+        match s.peers.get(id).and_then(|p| p.ready()) {
             Some(link) => {
                 let (descs, _) = self.domain.descs_of(link.lane_index, &[desc])?;
                 let report = adapt_report(link.ep.report(0, key, descs[0])?, key, link.eager_max);
@@ -413,7 +396,7 @@ impl prov::Endpoint for Endpoint {
                 let lane = provider.map_or("", |provider| provider.name());
                 let is_local = |provider: &dyn Provider| provider.reach() == Reach::Host;
                 let local = self.domain.lanes.iter().any(|lane| is_local(lane.provider)) && !provider.is_some_and(is_local);
-                let peer = s.peers.get(id as usize).and_then(Option::as_deref);
+                let peer = s.peers.get(id);
                 let local_error = peer.and_then(|p| p.why_not_local.as_deref());
                 let names = name.as_ref().zip(s.name.as_ref()).filter(|_| local);
                 let not_local = names.map(|(name, own)| same_host::why_not_local(name, own, local_error));
@@ -424,8 +407,11 @@ impl prov::Endpoint for Endpoint {
                 Ok(PathReport { text: format!("over {lane}{why}:\n{}", report.text), ..report })
             }
             None => {
-                let why =
-                    if s.peer(id).is_some_and(|p| p.refusals > 0) { format!(": {}", no_room_for_callers().words) } else { String::new() };
+                let why = if s.peers.get(id).is_some_and(|p| p.refusals > 0) {
+                    format!(": {}", no_room_for_callers().words)
+                } else {
+                    String::new()
+                };
                 Err(Error::new(errno::ENOTCONN, format!("peer: it was not reached yet, so no way to it is settled{why}")))
             }
         }

@@ -14,7 +14,7 @@
 //!   reads it by RMA and answers with the parcel DONE;
 //! * grant: the bytes of eager messages that one side lets the other send before they are received. Credit is the unused
 //!   part of a grant;
-//! * source: the peer's index in the address vector, or a number from `state::UNKNOWN` on if the vector does not name the
+//! * source: the peer's index in the address vector, or a number from `peer::UNKNOWN` on if the vector does not name the
 //!   peer;
 //! * call: a connection request from a peer. An unlisted caller is a peer that the address vector does not name;
 //! * turn: one call of progress. Only some turns poll rare matters: callers, lanes that are being connected, events,

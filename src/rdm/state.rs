@@ -6,7 +6,7 @@
 use super::cq_reader::CqReader;
 use super::wire::parcel::Label;
 use crate::error::{Code, Error, Result, errno};
-use crate::prov::av::{Av, Name, UNSPEC};
+use crate::prov::av::{Name, UNSPEC};
 use crate::prov::bind::{Bindings, Options, PART, SILENT};
 use crate::prov::flags;
 use crate::prov::op::{Common, Iov};
@@ -16,17 +16,14 @@ use crate::rdm::matching::matcher::Matcher;
 use crate::rdm::parts::exposed::ExposedRegions;
 use crate::rdm::parts::lanes::Lanes;
 use crate::rdm::parts::listeners::Listeners;
-use crate::rdm::peers::budget::BudgetShare;
+use crate::rdm::parts::peers::Peers;
 use crate::rdm::peers::outstanding::{FaultInjection, MultiRecv, Op, Ops, Recv};
-use crate::rdm::peers::peer::{CompletionInfo, Connection, Id, Peer};
+use crate::rdm::peers::peer::{CompletionInfo, Connection, Id, UNKNOWN};
 use crate::rdm::peers::unexpected::Unexpected;
 use crate::sys::time;
 use crate::sys::usercopy::UserCopy;
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
-
-/// The first source number of peers that the address vector does not name. Smaller numbers are indexes of the vector.
-pub const UNKNOWN: u64 = 1 << 63;
 
 /// The matcher of one kind of messages, tagged or untagged.
 pub type Space = Matcher<Recv, Unexpected>;
@@ -37,11 +34,8 @@ pub struct State {
     pub bind: Bindings,
     pub options: Options,
     pub faults: Option<Box<FaultInjection>>,
-    pub av: Option<Arc<Av>>,
     /// Present on an endpoint of type MSG, which has one peer and no address vector.
     pub connection: Option<Box<Connection>>,
-    /// Change count of the address vector when the peers' indexes were last looked up.
-    pub av_changes: u64,
     pub closed: bool,
     /// Receives may name a source (`GDRFAB_DIRECTED_RECV`); otherwise they take messages from any source.
     pub directed: bool,
@@ -62,20 +56,7 @@ pub struct State {
     pub entry_by_default: bool,
     /// The `gdrfab_cq_read` that drives this endpoint at present, if any. Entries of messages go into its array.
     pub reader: CqReader,
-    /// Records of peers; an `Id` is an index of this array. `free_peers`: the unused indexes.
-    pub peers: Vec<Option<Box<Peer>>>,
-    pub free_peers: Vec<Id>,
-    /// Idle peers that no index of the address vector names. Once there are `reap_at` of them, their records are freed.
-    pub dead: HashSet<Id>,
-    pub reap_at: usize,
-    /// The record in which this endpoint is its own peer, if its name was looked up.
-    pub loopback: Option<Id>,
-    /// Peers by the address where they listen. Endpoints that used an address one after another (incarnations) share it;
-    /// the nonce in the name tells them apart.
-    pub by_address: HashMap<std::net::SocketAddr, Vec<Id>>,
-    /// Peers by index of the address vector. The number in front of the peer is the generation of the index, which
-    /// changes when the vector uses the index again.
-    pub routes: Vec<Option<(u32, Id)>>,
+    pub peers: Peers,
     /// Posted receives and unexpected messages, tagged and untagged.
     pub tagged: Space,
     pub untagged: Space,
@@ -89,12 +70,6 @@ pub struct State {
     pub posts: u64,
     /// Operations that a lane or a peer works on.
     pub ops: Ops,
-    /// Peers with offers whose reads the lane has not taken yet (`Peer::reads`).
-    pub reads: Vec<Id>,
-    /// Peers to which this side still has to send something.
-    pub busy: Vec<Id>,
-    /// Peers that this side dials again after a pause, unless they call first.
-    pub awaiting: Vec<Id>,
     pub lanes: Lanes,
     pub listeners: Listeners,
     /// Lanes whose peers broke the protocol, by `Link::number`, with the error. The end of the turn disconnects them.
@@ -104,13 +79,6 @@ pub struct State {
     /// Number of block lists, or parts of lists, that lanes are moving.
     pub lists: usize,
     pub user_copy: Arc<UserCopy>,
-    /// Bytes of this endpoint's grants beyond the first grant of each peer, as a share of the domain's limit
-    /// (`GRANTS_MAX`).
-    pub extra_grants: BudgetShare,
-    /// Number of all peers' offers that this side has not answered with DONE yet.
-    pub unanswered_offers: usize,
-    /// Bytes of unexpected messages whose senders are gone.
-    pub ended_bytes: BudgetShare,
     /// The earliest deadline of anything outstanding; 0 if there is none.
     pub earliest: u64,
     /// Turns of progress so far; wraps around.
@@ -128,23 +96,19 @@ pub struct State {
 }
 
 impl State {
-    pub fn peer(&mut self, id: Id) -> Option<&mut Peer> {
-        self.peers.get_mut(id as usize)?.as_deref_mut()
-    }
-
     /// Peers that operations may be waiting for: peers with something to send, and peers whose lane is not connected yet.
     pub fn active(&self) -> Vec<Id> {
-        self.busy.iter().copied().chain(self.lanes.connecting_peers()).chain(self.awaiting.iter().copied()).collect()
+        self.peers.with_work().chain(self.lanes.connecting_peers()).collect()
     }
 
     /// True if this side still has to send something that the program believes sent: an injected message, or the answer
     /// to an offer that was read.
-    pub fn has_unsent_promises(&mut self) -> bool {
+    pub fn has_unsent_promises(&self) -> bool {
         self.ops.each().any(|(_, op)| matches!(op, Op::Offered { completion, .. } | Op::Rma { completion, .. } if completion.silent))
             || self
                 .active()
                 .into_iter()
-                .filter_map(|id| self.peers.get(id as usize)?.as_deref())
+                .filter_map(|id| self.peers.get(id))
                 .any(|peer| (!peer.control.is_empty() && peer.ready().is_some()) || peer.waiting.iter().any(|w| w.completion.silent))
     }
 

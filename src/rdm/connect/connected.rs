@@ -5,7 +5,6 @@
 use super::matching_listener::MatchingRequest;
 use crate::error::{Code, Error, Result, errno};
 use crate::prov::Request;
-use crate::prov::av::Name;
 use crate::prov::bind::Stage;
 use crate::prov::event::{Event, EventKind};
 use crate::prov::name;
@@ -15,8 +14,8 @@ use crate::rdm::limits::FIRST_GRANT;
 use crate::rdm::memory::lane_domains::Domain;
 use crate::rdm::peers::credit::Credit;
 use crate::rdm::peers::link::Link;
-use crate::rdm::peers::peer::{Connection, Id, ONLY_PEER, Peer, Phase};
-use crate::rdm::state::{State, UNKNOWN};
+use crate::rdm::peers::peer::{Connection, Id, ONLY_PEER, Phase};
+use crate::rdm::state::State;
 use crate::rdm::wire::hello::{VERSION, decode_matched, encode_matched};
 use std::sync::Arc;
 
@@ -25,7 +24,7 @@ impl State {
     pub fn open_connection(&mut self, domain: &Domain, context: usize) -> Result<()> {
         let link = self.lanes.open(domain, 0)?;
         self.lanes.connecting(ONLY_PEER, &link);
-        self.peers.push(Some(Box::new(Peer::new(Name::NOBODY, UNKNOWN | u64::from(ONLY_PEER)))));
+        self.peers.add_only();
         self.connection = Some(Box::new(Connection { link, object: 0, context, exchanged: false, ended_by: None }));
         Ok(())
     }
@@ -39,7 +38,7 @@ impl State {
     /// The peer of a connected endpoint; an error while the endpoint is not connected.
     #[cold]
     pub fn only_peer(&self) -> Result<Id> {
-        match self.peers.first().and_then(Option::as_deref).map(|p| &p.phase) {
+        match self.peers.get(ONLY_PEER).map(|p| &p.phase) {
             Some(Phase::Ready(_)) => Ok(ONLY_PEER),
             Some(Phase::Unconnected) | None => Err(Error::fixed(errno::ENOTCONN, "ep: not connected")),
             _ => Err(Error::fixed(errno::ENOTCONN, "ep: not connected yet: wait for GDRFAB_CONNECTED on the event queue")),
@@ -58,7 +57,7 @@ impl State {
     /// The lane; an error if the endpoint may not begin to connect now.
     fn lane_to_connect(&self) -> Result<Arc<Link>> {
         let Some(connection) = &self.connection else { return Err(connectionless()) };
-        self.bind.check_can_connect(match self.peers.first().and_then(Option::as_deref).map(|p| &p.phase) {
+        self.bind.check_can_connect(match self.peers.get(ONLY_PEER).map(|p| &p.phase) {
             _ if self.closed => Stage::Over,
             _ if !self.bind.enabled => Stage::Fresh,
             Some(Phase::Unconnected) | None => Stage::Enabled,
@@ -97,7 +96,7 @@ impl State {
     }
 
     fn set_phase(&mut self, phase: Phase, credit: Credit) {
-        if let Some(peer) = self.peer(ONLY_PEER) {
+        if let Some(peer) = self.peers.get_mut(ONLY_PEER) {
             (peer.phase, peer.credit) = (phase, credit);
         }
     }
@@ -106,7 +105,7 @@ impl State {
     pub fn shut_down(&mut self, domain: &Domain) -> Result<()> {
         let Some(connection) = &self.connection else { return Err(connectionless()) };
         let link = connection.link.clone();
-        match self.peers.first().and_then(Option::as_deref).map(|p| &p.phase) {
+        match self.peers.get(ONLY_PEER).map(|p| &p.phase) {
             _ if self.closed => return Err(self.shut_error()),
             Some(Phase::Unconnected) | None => return Err(Error::fixed(errno::ENOTCONN, "ep: not connected")),
             _ => {}
@@ -124,7 +123,7 @@ impl State {
         if event.kind != EventKind::Connected as u32 {
             return self.lane_lost(ONLY_PEER, event.error.unwrap_or_else(gone));
         }
-        let heard = match (event.error, self.peer(ONLY_PEER).map(|p| &p.phase)) {
+        let heard = match (event.error, self.peers.get_mut(ONLY_PEER).map(|p| &p.phase)) {
             (None, Some(Phase::Dialing(link))) => {
                 let link = link.clone();
                 decode_matched(&event.data).map(|(grant, data)| (link, Some(grant), data.to_vec()))
@@ -136,7 +135,7 @@ impl State {
         };
         match heard {
             Ok((link, grant, data)) => {
-                if let (Some(grant), Some(peer)) = (grant, self.peer(ONLY_PEER)) {
+                if let (Some(grant), Some(peer)) = (grant, self.peers.get_mut(ONLY_PEER)) {
                     peer.credit = Credit::new(grant);
                 }
                 self.lane_ready(domain, ONLY_PEER, link);

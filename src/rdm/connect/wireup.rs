@@ -5,14 +5,15 @@
 //! endpoints call each other at once, the call of the endpoint with the greater name counts.
 
 use crate::error::{Code, Error, Result, errno};
-use crate::prov::av::{Av, Name};
+use crate::prov::av::Name;
 use crate::prov::bind::Options;
 use crate::prov::event::{Event, EventKind};
 use crate::prov::ops::OpFlags;
 use crate::prov::{Reach, Request};
-use crate::rdm::limits::{ENDED_MAX, ENDED_PEERS_MAX, FIRST_GRANT, UNLISTED_MAX};
+use crate::rdm::limits::{FIRST_GRANT, UNLISTED_MAX};
 use crate::rdm::memory::lane_domains::Domain;
 use crate::rdm::parts::exposed::RevokedOffer;
+use crate::rdm::parts::peers::LostPeer;
 use crate::rdm::peers::credit::Credit;
 use crate::rdm::peers::link::Link;
 use crate::rdm::peers::outstanding::Op;
@@ -21,7 +22,7 @@ use crate::rdm::peers::unexpected::Unexpected;
 use crate::rdm::state::State;
 use crate::rdm::wire::hello::{Intro, Refusal};
 use crate::sys::time;
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::sync::Arc;
 
 /// Time for which this side waits for the peer's own call after both sides called each other, before this side dials
@@ -50,14 +51,15 @@ impl State {
 
     /// Dials a peer over the first lane, from index `from` on, that may lead to the peer.
     pub fn dial(&mut self, domain: &Domain, id: Id, from: usize) {
-        let (Some(own), Some((name, expected_nonce))) = (self.name, self.peer(id).map(|p| (p.name, p.name.nonce.max(p.expected_nonce))))
+        let (Some(own), Some((name, expected_nonce))) =
+            (self.name, self.peers.get_mut(id).map(|p| (p.name, p.name.nonce.max(p.expected_nonce))))
         else {
             return;
         };
         // The connect timeout covers all attempts together.
         let left = match (self.options.connect_timeout_ns, self.connect_time_left(id)) {
             (0, _) => 0,
-            (_, 0) if self.peer(id).is_some_and(|p| p.refusals > 0) => return self.lane_lost(id, no_room_for_callers()),
+            (_, 0) if self.peers.get_mut(id).is_some_and(|p| p.refusals > 0) => return self.lane_lost(id, no_room_for_callers()),
             (_, 0) => {
                 return self.lane_lost(id, Error::new(errno::ETIMEDOUT, format!("{name}: not reached within GDRFAB_OPT_CONNECT_TIMEOUT")));
             }
@@ -90,7 +92,7 @@ impl State {
             match called {
                 Ok(link) => {
                     self.lanes.connecting(id, &link);
-                    if let Some(peer) = self.peer(id) {
+                    if let Some(peer) = self.peers.get_mut(id) {
                         peer.phase = Phase::Dialing(link);
                     }
                     return self.wake();
@@ -133,20 +135,20 @@ impl State {
         if intro.name.means(&own) {
             return request.reject(&Refusal::Closing.encode());
         }
-        let unlisted = !self.is_named(&intro.name);
+        let unlisted = !self.peers.is_named(&intro.name);
         if unlisted && !self.has_room_for_unlisted() {
             crate::log!(Warn, "{} is refused: {UNLISTED_MAX} callers that the address vector does not name are connected", intro.name);
             return request.reject(&Refusal::Full.encode());
         }
-        if unlisted && (self.ended_bytes.all() > ENDED_MAX || self.dead.len() > ENDED_PEERS_MAX) {
-            crate::log!(Warn, "{} is refused: {} bytes of peers that have ended wait for receives", intro.name, self.ended_bytes.all());
+        if unlisted && !self.peers.has_room_for_ended() {
+            crate::log!(Warn, "{} is refused: {} bytes of peers that have ended wait for receives", intro.name, self.peers.ended_bytes());
             return request.reject(&Refusal::Full.encode());
         }
-        let id = match self.find_peer(&intro.name) {
+        let id = match self.peers.find(&intro.name) {
             Some(id) => id,
-            None => self.add_peer(intro.name),
+            None => self.peers.add(intro.name, self.name),
         };
-        match self.peer(id).map(|p| &p.phase) {
+        match self.peers.get_mut(id).map(|p| &p.phase) {
             Some(Phase::Dialing(_)) if own.encode() > intro.name.encode() => return request.reject(&Refusal::Crossed.encode()),
             Some(Phase::Dialing(link)) => {
                 let link = link.clone();
@@ -178,7 +180,7 @@ impl State {
             self.lanes.count_unlisted(&link);
         }
         self.lanes.connecting(id, &link);
-        if let Some(peer) = self.peer(id) {
+        if let Some(peer) = self.peers.get_mut(id) {
             peer.name = intro.name;
             peer.credit = Credit::new(intro.grant);
             peer.phase = Phase::Accepting(link);
@@ -188,18 +190,12 @@ impl State {
         Ok(())
     }
 
-    /// True if the address vector has this name with its nonce. An entry with only an address does not count.
-    fn is_named(&self, name: &Name) -> bool {
-        self.av.as_ref().is_some_and(|av| is_named(av, name))
-    }
-
     /// True if one more caller that the address vector does not name may connect. At the limit, one caller that has been
     /// connecting for too long is dropped.
     fn has_room_for_unlisted(&mut self) -> bool {
-        let (peers, av) = (&self.peers, &self.av);
-        let name_of = |id: Id| peers.get(id as usize).and_then(Option::as_deref).map(|p| p.name);
-        let is_inserted = |id| name_of(id).zip(av.as_ref()).is_some_and(|(name, av)| is_named(av, &name));
-        if self.lanes.has_room_for_unlisted(self.av_changes, is_inserted) {
+        let peers = &self.peers;
+        let is_inserted = |id| peers.get(id).is_some_and(|peer| peers.is_named(&peer.name));
+        if self.lanes.has_room_for_unlisted(peers.av_changes(), is_inserted) {
             return true;
         }
         let Some((id, link)) = self.lanes.slow_caller() else { return false };
@@ -210,10 +206,10 @@ impl State {
 
     /// Handles a failed attempt to connect a peer. If anything waits for the peer, this side dials it again.
     fn redial(&mut self, id: Id) {
-        if let Some(peer) = self.peer(id) {
+        if let Some(peer) = self.peers.get_mut(id) {
             peer.phase = Phase::Unconnected;
             if !peer.waiting.is_empty() {
-                return self.mark_busy(id);
+                return self.peers.mark_busy(id);
             }
             (peer.connect_until, peer.refusals) = (0, 0);
             self.reap(id);
@@ -243,14 +239,14 @@ impl State {
         }
         // The lane has ended. Parcels that arrived before its end are handled first.
         if event.kind != EventKind::Connected as u32
-            && let Some(link) = self.peer(id).and_then(|p| p.ready().cloned())
+            && let Some(link) = self.peers.get_mut(id).and_then(|p| p.ready().cloned())
         {
             self.drain_lane(id, &link);
         }
         if self.connection.is_some() {
             return self.on_connection_event(domain, event);
         }
-        let Some(peer) = self.peer(id) else { return };
+        let Some(peer) = self.peers.get_mut(id) else { return };
         if event.kind != EventKind::Connected as u32 {
             let gone = || Error::coded(errno::ECONNRESET, Code::PeerGone, "the peer closed the connection or died");
             return self.lane_lost(id, event.error.unwrap_or_else(gone));
@@ -279,7 +275,7 @@ impl State {
                 self.note_why_not(domain, id, link.lane_index, &why);
                 self.lanes.end(&link);
                 match Refusal::decode(&event.data) {
-                    Some(Refusal::Crossed) => self.await_peer(id, CROSSED_WAIT_NS),
+                    Some(Refusal::Crossed) => self.peers.await_peer(id, CROSSED_WAIT_NS),
                     Some(Refusal::Stale) => self.lane_lost(id, wrong_incarnation()),
                     Some(Refusal::Full) if self.connect_time_left(id) > 0 => self.await_room(id),
                     Some(Refusal::Full) => self.lane_lost(id, no_room_for_callers()),
@@ -287,7 +283,7 @@ impl State {
                     // The peer is alive, so this lane is the right one and only the moment was wrong. Another lane is not
                     // tried, because the peer itself would choose this one.
                     _ if matches!(why.code, Code::Busy | Code::PeerGone) && self.connect_time_left(id) > 0 => {
-                        self.await_peer(id, REDIAL_MIN_NS)
+                        self.peers.await_peer(id, REDIAL_MIN_NS)
                     }
                     _ if why.code == Code::Rejected || next >= domain.lanes.len() || self.connect_time_left(id) == 0 => {
                         self.lane_lost(id, why)
@@ -307,7 +303,7 @@ impl State {
 
     /// Keeps the reason why a lane does not lead to a peer, for reports of the path to the peer.
     fn note_why_not(&mut self, domain: &Domain, id: Id, lane_index: usize, why: &Error) {
-        let (Some(lane), Some(peer)) = (domain.lanes.get(lane_index), self.peer(id)) else { return };
+        let (Some(lane), Some(peer)) = (domain.lanes.get(lane_index), self.peers.get_mut(id)) else { return };
         let why = || Some(format!("{}: {}", lane.provider.name(), why.words).into());
         match lane.provider.reach() {
             Reach::Host => peer.why_not_local = why(),
@@ -319,27 +315,19 @@ impl State {
     /// Handles a refusal for lack of room: this side dials the peer again after a pause that grows each time.
     fn await_room(&mut self, id: Id) {
         let left = self.connect_time_left(id);
-        let Some(peer) = self.peer(id) else { return };
+        let Some(peer) = self.peers.get_mut(id) else { return };
         if peer.refusals == 0 {
             crate::log!(Warn, "{}: {}; it is called again until it has room", peer.name, no_room_for_callers().words);
         }
         let pause = (REDIAL_MIN_NS << peer.refusals).min(REDIAL_MAX_NS).min(left);
         peer.refusals = (peer.refusals + 1).min(6);
-        self.await_peer(id, pause);
-    }
-
-    /// Dials a peer again only after a pause of `for_ns` nanoseconds, unless the peer calls first.
-    fn await_peer(&mut self, id: Id, for_ns: u64) {
-        if let Some(peer) = self.peer(id) {
-            peer.phase = Phase::Awaiting { until: time::now_ns() + for_ns };
-            self.awaiting.push(id);
-        }
+        self.peers.await_peer(id, pause);
     }
 
     /// Time left for dialing a peer, in nanoseconds; 0 if it is used up.
     fn connect_time_left(&mut self, id: Id) -> u64 {
         let (now, limit) = (time::now_ns(), self.options.connect_timeout_ns);
-        let Some(peer) = self.peer(id) else { return 0 };
+        let Some(peer) = self.peers.get_mut(id) else { return 0 };
         if peer.connect_until == 0 {
             peer.connect_until = now.saturating_add(if limit == 0 { u64::MAX } else { limit });
         }
@@ -349,7 +337,7 @@ impl State {
     /// Takes a connected lane into use, and has progress send everything that waits for the peer.
     pub fn lane_ready(&mut self, domain: &Domain, id: Id, link: Arc<Link>) {
         self.lanes.connected(id, &link);
-        if let Some(peer) = self.peer(id) {
+        if let Some(peer) = self.peers.get_mut(id) {
             crate::log!(Debug, "rdm: {} by {}", peer.name, domain.lanes.get(link.lane_index).map_or("?", |l| l.provider.name()));
             peer.phase = Phase::Ready(link);
             (peer.connect_until, peer.refusals) = (0, 0);
@@ -357,18 +345,14 @@ impl State {
         if self.faults.is_some() && !self.begin_faults(domain, id) {
             return;
         }
-        self.mark_busy(id);
+        self.peers.mark_busy(id);
         self.wake();
     }
 
     /// Dials peers again whose pause is over and that have not called.
     pub fn expire_awaiting(&mut self, now: u64) {
-        for id in std::mem::take(&mut self.awaiting) {
-            match self.peer(id).map(|p| &p.phase) {
-                Some(Phase::Awaiting { until }) if *until < now => self.redial(id),
-                Some(Phase::Awaiting { .. }) => self.awaiting.push(id),
-                _ => {}
-            }
+        for id in self.peers.take_overdue(now) {
+            self.redial(id);
         }
     }
 
@@ -376,7 +360,7 @@ impl State {
     /// `why`. The next message to the peer dials it again.
     #[cold]
     pub fn lane_lost(&mut self, id: Id, why: Error) {
-        let Some((link, was_ready)) = self.peer(id).map(|p| (p.link().cloned(), p.ready().is_some())) else { return };
+        let Some((link, was_ready)) = self.peers.get_mut(id).map(|p| (p.link().cloned(), p.ready().is_some())) else { return };
         if let Some(link) = link {
             // Results name the link, so they are taken while the link still stands for this peer.
             self.take_results();
@@ -390,28 +374,8 @@ impl State {
                 gone.into_iter().for_each(|at| drop(space.remove_unexpected(at)));
             }
         }
-        self.forget_grant(id);
-        let name_in_vector = self.routes.iter().enumerate().find(|(_, r)| r.is_some_and(|(_, to)| to == id)).map(|(index, _)| index as u64);
-        let name_in_vector = name_in_vector.zip(self.av.as_ref()).and_then(|(index, av)| av.lookup(index).ok());
-        // An index with the whole name and an index with the bare address no longer mean the same endpoint, so both are
-        // looked up anew.
-        self.routes.iter_mut().filter(|route| route.is_some_and(|(_, to)| to == id)).for_each(|route| *route = None);
-        let Some(peer) = self.peer(id) else { return };
-        let waiting = std::mem::take(&mut peer.waiting);
-        let is_gone = was_ready || is_gone_for_good(&peer.name, &why);
-        let (source, offered, unconsumed) = (peer.source, peer.unanswered_offers, peer.credit.unconsumed());
-        peer.control.clear();
-        peer.in_flight = peer.in_flight.saturating_sub(peer.open_offers);
-        let reads = std::mem::take(&mut peer.reads);
-        (peer.open_offers, peer.exposed, peer.unanswered_offers) = (0, 0, 0);
-        (peer.peer_offers, peer.connect_until, peer.refusals) = (HashMap::default(), 0, 0);
-        (peer.credit, peer.phase, peer.expected_nonce, peer.fault_plan) = (Credit::default(), Phase::Unconnected, 0, None);
-        if let Some(name_in_vector) = name_in_vector {
-            // If the vector has the bare address, the address stands for the endpoint that listens there next.
-            peer.name = name_in_vector;
-        }
-        self.unanswered_offers = self.unanswered_offers.saturating_sub(offered);
-        self.ended_bytes.add(unconsumed);
+        let Some(LostPeer { name, source, waiting, reads }) = self.peers.lost(id) else { return };
+        let is_gone = was_ready || is_gone_for_good(&name, &why);
         for w in waiting {
             self.fail_pending(w, why.clone());
         }
@@ -425,7 +389,6 @@ impl State {
             _ => None,
         });
         self.exposed.peer_gone(&offered, open);
-        self.reads.retain(|other| *other != id);
         for number in reads {
             self.read_ended(number, Err(why.clone()));
         }
@@ -447,10 +410,6 @@ impl State {
         self.reap(id);
         self.connection_lost(why);
     }
-}
-
-fn is_named(av: &Av, name: &Name) -> bool {
-    av.find(name).and_then(|index| av.get(index).ok()).is_some_and(|(found, _)| found.nonce == name.nonce)
 }
 
 /// True if an attempt failed because the endpoint of this whole name is gone: nobody listens there, or another endpoint does.

@@ -6,3 +6,4 @@
 pub mod exposed;
 pub mod lanes;
 pub mod listeners;
+pub mod peers;

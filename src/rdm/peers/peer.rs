@@ -19,6 +19,9 @@ use std::sync::Arc;
 /// Number of a peer's record at this endpoint.
 pub type Id = u32;
 
+/// The first source number of peers that the address vector does not name. Smaller numbers are indexes of the vector.
+pub const UNKNOWN: u64 = 1 << 63;
+
 /// The `Id` of a connected endpoint's only peer.
 pub const ONLY_PEER: Id = 0;
 
@@ -127,7 +130,7 @@ pub struct Peer {
     /// The nonce that the peer must have while `name` has none. The address vector named it after this record was made
     /// from the bare address. 0 if any endpoint at the address will do.
     pub expected_nonce: u64,
-    /// Index in the address vector; a number from `state::UNKNOWN` on if the vector does not name the peer.
+    /// Index in the address vector; a number from `UNKNOWN` on if the vector does not name the peer.
     pub source: u64,
     pub phase: Phase,
     /// Operations that have not started, in the order of posting.
@@ -147,7 +150,7 @@ pub struct Peer {
     pub peer_offers: HashMap<u64, OfferState, TagHashBuilder>,
     /// Operations that read the peer's offers and still have to be posted on the lane.
     pub reads: VecDeque<u64>,
-    /// The peer is in `State::busy`.
+    /// The peer is in `Peers::busy`.
     pub busy: bool,
     /// This side dialed the peer because a block list waits. If the dial fails, the list is moved piece by piece.
     pub dialed_for_list: bool,

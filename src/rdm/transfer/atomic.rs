@@ -30,7 +30,7 @@ impl State {
         let id = self.route(c.peer)?;
         let local = if op.what.fetches() { op.with.old } else { op.with.operand };
         let completion = self.completion_of(c, op.kind(), &[local], op.what.bytes(), 0);
-        if self.loopback == Some(id) {
+        if self.peers.is_loopback(id) {
             let done = self.atomic_loopback(domain, op);
             self.finish(&completion, done);
             return Ok(());

@@ -7,10 +7,9 @@ use crate::prov::flags;
 use crate::rdm::memory::lane_domains::Domain;
 use crate::rdm::parts::exposed::RevokedOffer;
 use crate::rdm::peers::outstanding::Op;
-use crate::rdm::peers::peer::{CompletionInfo, Id};
+use crate::rdm::peers::peer::{CompletionInfo, Id, UNKNOWN};
 use crate::rdm::peers::unexpected::Unexpected;
-use crate::rdm::state::{State, UNKNOWN};
-use crate::rdm::wire::parcel::ParcelWords;
+use crate::rdm::state::State;
 
 impl State {
     /// Cancels the first receive with this context. If there is none, cancels the first operation with this context that
@@ -32,7 +31,7 @@ impl State {
                 |completion: &CompletionInfo, found: CancelOrder| completion.context == context && after.is_none_or(|after| found > after);
             let mut first = None;
             for id in self.active() {
-                let Some(peer) = self.peers.get(id as usize).and_then(Option::as_deref) else { continue };
+                let Some(peer) = self.peers.get(id) else { continue };
                 let mut waiting = peer.waiting.iter().enumerate().map(|(at, w)| (&w.completion, (w.completion.post, false, at as u64, id)));
                 first = earlier(first, waiting.find(|(completion, found)| is_next(completion, *found)).map(|(_, found)| found));
             }
@@ -47,7 +46,7 @@ impl State {
             after = first;
             if is_under_way {
                 result = self.cancel_op(domain, number, why.clone());
-            } else if let Some(waiting) = self.peer(id).and_then(|p| p.waiting.remove(number as usize)) {
+            } else if let Some(waiting) = self.peers.get_mut(id).and_then(|p| p.waiting.remove(number as usize)) {
                 self.fail_pending(waiting, why.clone());
                 result = Ok(());
             }
@@ -65,7 +64,7 @@ impl State {
             }
             _ => return if self.withdraw_loopback(number, why) { Ok(()) } else { Err(nothing_to_cancel()) },
         };
-        let link = self.peer(id).and_then(|p| p.link().cloned()).ok_or_else(nothing_to_cancel)?;
+        let link = self.peers.get_mut(id).and_then(|p| p.link().cloned()).ok_or_else(nothing_to_cancel)?;
         link.ep.cancel(number as usize)
     }
 
@@ -78,11 +77,7 @@ impl State {
         let Op::Offered { completion, exposed, needs_answer, _owned, .. } = std::mem::replace(op, Op::Withdrawn { peer: id }) else {
             return;
         };
-        if let Some(peer) = self.peer(id) {
-            peer.exposed = peer.exposed.saturating_sub(exposed.len());
-            peer.control.push_back(ParcelWords::withdraw(number));
-        }
-        self.mark_busy(id);
+        self.peers.send_withdraw(id, number, exposed.len());
         let revoked = RevokedOffer { completion, number, exposed, needs_answer, why, _owned };
         if let Some((completion, why)) = self.exposed.revoke(domain, revoked) {
             self.fail(&completion, why);

@@ -10,7 +10,7 @@ use crate::rdm::limits::{INJECT_SIZE, MAX_MSG};
 use crate::rdm::matching::matcher::{EntryId, RecvFilter};
 use crate::rdm::memory::lane_domains::Domain;
 use crate::rdm::peers::outstanding::Recv;
-use crate::rdm::peers::peer::{Id, ONLY_PEER, Phase};
+use crate::rdm::peers::peer::{Id, Phase};
 use crate::rdm::peers::unexpected::{Unexpected, UnexpectedData};
 use crate::rdm::state::State;
 use crate::rdm::wire::parcel::{DATA, Label, TAGGED, kind};
@@ -33,16 +33,6 @@ pub enum FastOutcome {
 }
 
 impl State {
-    /// The peer of an index, if its route is known and the address vector has not changed since.
-    #[inline(always)]
-    fn known(&self, index: u64) -> Option<Id> {
-        let Some(av) = &self.av else { return self.connection.is_some().then_some(ONLY_PEER) };
-        if av.changes() != self.av_changes {
-            return None;
-        }
-        self.routes.get(index as usize).copied().flatten().map(|(_, id)| id)
-    }
-
     /// Sends a short message from one piece of host memory, if nothing waits to be sent before it. `WORDS` is the number
     /// of words of the parcel: first word, tag, data, in this order. False if nothing was done.
     #[inline(always)]
@@ -52,8 +42,8 @@ impl State {
         if !self.fast_send || special || too_long || one.local.is_missing() {
             return false;
         }
-        let Some(id) = self.known(one.addr) else { return false };
-        let Some(Some(peer)) = self.peers.get_mut(id as usize) else { return false };
+        let Some(id) = self.peers.known(one.addr) else { return false };
+        let Some(peer) = self.peers.get_mut(id) else { return false };
         let Phase::Ready(link) = &peer.phase else { return false };
         // The length is checked before anything is added to it, because the program may pass any number.
         if one.local.len() > link.eager_max || !peer.waiting.is_empty() || !peer.control.is_empty() {
@@ -87,8 +77,8 @@ impl State {
         let source = match one.addr {
             UNSPEC => UNSPEC,
             _ if !self.directed => UNSPEC,
-            index => match self.known(index).and_then(|id| self.peers.get(id as usize)) {
-                Some(Some(peer)) => peer.source,
+            index => match self.peers.known(index).and_then(|id| self.peers.get(id)) {
+                Some(peer) => peer.source,
                 _ => return false,
             },
         };
@@ -125,7 +115,7 @@ impl State {
         self.posts += 1;
         space.record_fill(self.posts, source);
         space.remove_unexpected(at);
-        self.consumed(from, link, len);
+        self.peers.consumed(from, link, len);
         self.received(&recv, len, 0, &label, source);
         // Returned credit is sent now, because the peer may wait for it and the program may not call again soon.
         self.run_queued_work(domain);
@@ -154,7 +144,7 @@ impl State {
         tag: u64,
         defer: bool,
     ) -> FastOutcome {
-        let Some(Some(peer)) = self.peers.get_mut(id as usize) else { return FastOutcome::Declined };
+        let Some(peer) = self.peers.get_mut(id) else { return FastOutcome::Declined };
         let (len, source) = (parcel.len(), peer.source);
         let space = if WORDS > 1 { &mut self.tagged } else { &mut self.untagged };
         let Some(at) = space.find_posted(source, tag) else {
@@ -191,7 +181,7 @@ impl State {
         (from, link): (Id, usize),
         parcel: &P,
     ) -> FastOutcome {
-        let Some(Some(peer)) = self.peers.get_mut(from as usize) else { return FastOutcome::Declined };
+        let Some(peer) = self.peers.get_mut(from) else { return FastOutcome::Declined };
         if !peer.credit.try_receive(parcel.len()) {
             return FastOutcome::Declined;
         }

@@ -8,8 +8,8 @@ use crate::prov::fault::{Op, Plan, Verdict};
 use crate::rdm::matching::matcher::RecvFilter;
 use crate::rdm::memory::lane_domains::Domain;
 use crate::rdm::peers::outstanding::{DelayedRecv, FaultInjection, Recv};
-use crate::rdm::peers::peer::{Id, ONLY_PEER};
-use crate::rdm::state::{State, UNKNOWN};
+use crate::rdm::peers::peer::{Id, ONLY_PEER, UNKNOWN};
+use crate::rdm::state::State;
 use std::collections::VecDeque;
 
 impl FaultInjection {
@@ -34,7 +34,7 @@ impl State {
     /// plan ended the lane.
     #[cold]
     pub fn begin_faults(&mut self, domain: &Domain, id: Id) -> bool {
-        if let Some(peer) = self.peer(id) {
+        if let Some(peer) = self.peers.get_mut(id) {
             peer.fault_plan = peer.ready().and_then(|link| Plan::of_operations(&[domain.lanes.get(link.lane_index)?.provider.name()]));
         }
         self.apply_faults(id, 0)
@@ -43,7 +43,7 @@ impl State {
     /// Applies the plan to the operations that wait for a peer, from index `from` on. False if the plan ended the lane.
     #[cold]
     pub fn apply_faults(&mut self, id: Id, from: usize) -> bool {
-        let Some(peer) = self.peer(id).filter(|p| p.ready().is_some()) else { return true };
+        let Some(peer) = self.peers.get_mut(id).filter(|p| p.ready().is_some()) else { return true };
         let Some(plan) = &mut peer.fault_plan else { return true };
         for waiting in peer.waiting.iter_mut().skip(from) {
             match plan.post(Op::of(waiting.completion.kind)) {
@@ -61,7 +61,7 @@ impl State {
     /// Ends the peer's lane as if the peer had died. The operations that the lane has end before the operations that
     /// wait.
     fn lose(&mut self, id: Id) {
-        if let Some(lane) = self.peer(id).and_then(|p| p.ready()).and_then(|link| link.lane()) {
+        if let Some(lane) = self.peers.get_mut(id).and_then(|p| p.ready()).and_then(|link| link.lane()) {
             lane.lose(Plan::gone());
         }
         self.lane_lost(id, Plan::gone());
@@ -70,7 +70,7 @@ impl State {
     /// Posts an accepted receive, or delays it if the plan says so. If the plan ends the lane, the receive fails.
     #[cold]
     pub fn post_faulty(&mut self, from: Option<Id>, want: RecvFilter, recv: Recv) -> Result<()> {
-        let peer = from.or(self.connection.is_some().then_some(ONLY_PEER)).and_then(|id| self.peers.get_mut(id as usize)?.as_deref_mut());
+        let peer = from.or(self.connection.is_some().then_some(ONLY_PEER)).and_then(|id| self.peers.get_mut(id));
         let peer = peer.filter(|p| p.ready().is_some());
         let (id, Some(faults)) = (from.unwrap_or(ONLY_PEER), &mut self.faults) else { return self.post_recv(want, recv) };
         let verdict = match peer {
@@ -101,7 +101,7 @@ impl State {
         while let Some(faults) = self.faults.as_mut().filter(|f| f.next() <= now)
             && let Some(DelayedRecv { from, want, recv, .. }) = faults.delayed.pop_front()
         {
-            let source = from.and_then(|id| self.peer(id)).map_or(want.source, |p| p.source);
+            let source = from.and_then(|id| self.peers.get_mut(id)).map_or(want.source, |p| p.source);
             if let Err(e) = self.post_recv(RecvFilter { source, ..want }, recv) {
                 crate::log!(Warn, "a receive that GDRFAB_FAULT has held: {e}");
             }

@@ -17,7 +17,7 @@ impl State {
     pub fn list(&mut self, domain: &Domain, dir: Dir, list: &List, c: &Common) -> Result<Native> {
         self.check_enabled()?;
         let id = self.route(c.peer)?;
-        let Some(peer) = self.peer(id) else { return Ok(Native::Pieces) };
+        let Some(peer) = self.peers.get_mut(id) else { return Ok(Native::Pieces) };
         let link = match &peer.phase {
             Phase::Loopback => return Ok(Native::Pieces),
             Phase::Unconnected => {
@@ -47,7 +47,7 @@ impl State {
         if matches!(moved, Ok(Native::Flying)) {
             self.lists += 1;
             self.lanes.schedule().promote(&link);
-            if let Some(peer) = self.peer(id) {
+            if let Some(peer) = self.peers.get_mut(id) {
                 peer.in_flight += 1;
             }
             return moved;
@@ -67,7 +67,7 @@ impl State {
         self.check_enabled()?;
         let id = self.route(c.peer)?;
         let lost = || Error::coded(errno::ECONNRESET, Code::PeerGone, "the connection to the peer ended in the middle of the list");
-        let Some(peer) = self.peer(id) else { return Err(lost()) };
+        let Some(peer) = self.peers.get_mut(id) else { return Err(lost()) };
         let Phase::Ready(link) = &peer.phase else { return Err(lost()) };
         let link = link.clone();
         if c.flags & flags::FENCE != 0 && peer.in_flight > 0 {
@@ -81,7 +81,7 @@ impl State {
         if matches!(posted, Ok(n) if n > 0) {
             self.lists += 1;
             self.lanes.schedule().promote(&link);
-            if let Some(peer) = self.peer(id) {
+            if let Some(peer) = self.peers.get_mut(id) {
                 peer.in_flight += 1;
             }
         } else {

@@ -6,7 +6,6 @@ use crate::error::{Code, Error, Result, errno};
 use crate::hmem::{self, Site};
 use crate::mr::piece::{load, store};
 use crate::mr::{Access, PathPolicy, Paths, region};
-use crate::prov::av::UNSPEC;
 use crate::prov::flags;
 use crate::prov::op::{Common, Dir, Iov, RmaIov, parts};
 use crate::prov::queue::{Completion, Counter};
@@ -142,11 +141,6 @@ fn copy_all_ranges(domain: &Domain, dir: Dir, local: SitePieces<&[Iov]>, remote:
 }
 
 impl State {
-    /// The index by which this endpoint knows itself; `UNSPEC` if there is none.
-    pub fn loopback_source(&self) -> u64 {
-        self.loopback.and_then(|id| self.peers.get(id as usize)).and_then(Option::as_deref).map_or(UNSPEC, |p| p.source)
-    }
-
     /// Carries out an RMA operation of this endpoint to itself. The operation is complete when this function returns.
     pub fn rma_loopback(
         &mut self,
@@ -163,7 +157,7 @@ impl State {
                 if dir == Dir::Write && c.flags & flags::REMOTE_CQ_DATA != 0 {
                     let kind = flags::REMOTE_WRITE | flags::RMA | flags::REMOTE_CQ_DATA;
                     let entry = Completion { context: 0, flags: kind, len: completion.len, buf: 0, data: c.data };
-                    self.remote_data_arrived(entry, self.loopback_source());
+                    self.remote_data_arrived(entry, self.peers.loopback_source());
                 }
                 self.succeed(completion);
             }

@@ -5,7 +5,8 @@
 use crate::error::Error;
 use crate::rdm::matching::matcher::EntryId;
 use crate::rdm::peers::outstanding::{Recv, RecvExtra};
-use crate::rdm::state::{State, UNKNOWN};
+use crate::rdm::peers::peer::UNKNOWN;
+use crate::rdm::state::State;
 use crate::rdm::wire::parcel::Label;
 
 impl State {

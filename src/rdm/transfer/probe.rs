@@ -76,10 +76,10 @@ impl State {
     /// Drops a message. The operation of its sender succeeds.
     fn drop_message(&mut self, message: Unexpected) {
         match message {
-            Unexpected::Eager { from, link, bytes, .. } => self.consumed(from, link, bytes.len()),
+            Unexpected::Eager { from, link, bytes, .. } => self.peers.consumed(from, link, bytes.len()),
             Unexpected::Offered { from, link, offer, .. } => {
-                if self.peer(from).and_then(|p| p.link()).is_some_and(|l| l.number == link) {
-                    self.send_done(from, offer.number, Code::None);
+                if self.peers.get_mut(from).and_then(|p| p.link()).is_some_and(|l| l.number == link) {
+                    self.peers.send_done(from, offer.number, Code::None);
                 }
             }
             Unexpected::Loopback { number, .. } => {

@@ -12,9 +12,9 @@ use crate::rdm::matching::matcher::{EntryId, in_order};
 use crate::rdm::memory::lane_domains::Domain;
 use crate::rdm::peers::link::Link;
 use crate::rdm::peers::outstanding::{Op, Recv};
-use crate::rdm::peers::peer::{Id, Peer};
+use crate::rdm::peers::peer::{Id, Peer, UNKNOWN};
 use crate::rdm::peers::poll_schedule::EMPTY_POLLS_MAX;
-use crate::rdm::state::{State, UNKNOWN};
+use crate::rdm::state::State;
 use crate::sync::cursor::Brief;
 use crate::sys::time;
 use std::sync::Arc;
@@ -144,10 +144,7 @@ impl State {
         let progressed = self.poll_lane(id, link, force);
         if progressed {
             self.lanes.schedule().promote(link);
-        } else if !force
-            && link.count_empty_poll() >= EMPTY_POLLS_MAX
-            && self.peers.get(id as usize).and_then(Option::as_deref).is_some_and(Peer::is_at_rest)
-        {
+        } else if !force && link.count_empty_poll() >= EMPTY_POLLS_MAX && self.peers.get(id).is_some_and(Peer::is_at_rest) {
             self.lanes.schedule().demote(link);
         }
         progressed
@@ -186,7 +183,7 @@ impl State {
     /// broke the protocol, posts reads, sends, and closes regions.
     #[inline(always)]
     pub fn run_queued_work(&mut self, domain: &Domain) {
-        let rest = self.violations.len() | self.reads.len() | self.busy.len() | self.exposed.returned() | self.lists;
+        let rest = self.violations.len() | self.peers.queued() | self.exposed.returned() | self.lists;
         if rest != 0 || !self.lanes.results().is_empty() {
             self.run_all_queued_work(domain);
         }
@@ -202,19 +199,13 @@ impl State {
                 }
             }
         }
-        if !self.reads.is_empty() {
-            self.post_reads(domain);
-            self.take_results();
+        self.post_reads(domain);
+        self.take_results();
+        for id in self.peers.take_busy() {
+            self.peers.unmark_busy(id);
+            self.flush(domain, id);
         }
-        if !self.busy.is_empty() {
-            for id in std::mem::take(&mut self.busy) {
-                if let Some(peer) = self.peer(id) {
-                    peer.busy = false;
-                    self.flush(domain, id);
-                }
-            }
-            self.take_results();
-        }
+        self.take_results();
         self.exposed.close_returned(domain);
     }
 
@@ -271,10 +262,10 @@ impl State {
 
     pub fn rma_ended(&mut self, number: u64, error: Option<Error>) {
         let Some(Op::Rma { peer: id, completion, .. }) = self.ops.take(number) else { return };
-        if let Some(peer) = self.peer(id) {
+        if let Some(peer) = self.peers.get_mut(id) {
             peer.in_flight = peer.in_flight.saturating_sub(1);
             if !peer.waiting.is_empty() {
-                self.mark_busy(id);
+                self.peers.mark_busy(id);
             }
         }
         self.finish(&completion, error.map_or(Ok(()), Err));
@@ -282,7 +273,7 @@ impl State {
 
     /// Handles the entry of a peer's write with remote data.
     fn on_remote_data(&mut self, c: &Completion) {
-        let from = self.lanes.peer_of(c.context).and_then(|id| self.peers.get(id as usize)).and_then(Option::as_deref);
+        let from = self.lanes.peer_of(c.context).and_then(|id| self.peers.get(id));
         let source = from.map_or(UNSPEC, |p| p.source);
         self.remote_data_arrived(Completion { context: 0, ..*c }, source);
     }
@@ -333,7 +324,7 @@ impl State {
         let late = || Error::late("the operation could not start or finish");
         let mut ended = Vec::new();
         for id in self.active() {
-            let Some(peer) = self.peer(id) else { continue };
+            let Some(peer) = self.peers.get_mut(id) else { continue };
             let (expired, waiting): (Vec<_>, Vec<_>) = peer.waiting.drain(..).partition(|w| is_late(w.completion.deadline));
             peer.waiting.extend(waiting);
             ended.extend(expired);
@@ -347,8 +338,7 @@ impl State {
             .map(|(n, _)| n)
             .collect();
         // Only reads that were not posted yet are checked, because the lanes enforce the deadlines of the others.
-        let queued = self.reads.iter().filter_map(|id| self.peers.get(*id as usize)?.as_deref()).flat_map(|p| p.reads.iter().copied());
-        let mut reads = queued.collect::<Vec<u64>>();
+        let mut reads = self.peers.queued_reads().collect::<Vec<u64>>();
         reads.retain(|n| matches!(self.ops.get(*n), Some(Op::Reading { recv, .. }) if is_late(recv.deadline())));
         let receives = self.find_receives(|recv| is_late(recv.deadline()));
         let unfilled = Error::coded(errno::ETIMEDOUT, Code::Deadline, "no message came before the receive's deadline");
@@ -375,7 +365,7 @@ impl State {
     pub fn end_all(&mut self, domain: &Domain) {
         self.closed = true;
         let why = Error::coded(errno::ECANCELED, Code::Canceled, "this side shut the endpoint down");
-        for id in 0..self.peers.len() as Id {
+        for id in self.peers.ids() {
             self.lane_lost(id, why.clone());
         }
         self.end_receives(&why);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Receives and arriving messages: this file matches the two, and gets the bytes into the receive. Lanes call these
-//! functions while they hand out parcels, so no function here touches a lane: reads are queued in `State::reads`, and
+//! functions while they hand out parcels, so no function here touches a lane: reads are queued in `Peer::reads`, and
 //! answers in `Peer::control`.
 
 use super::loopback::copy_pieces;
@@ -15,14 +15,14 @@ use crate::prov::av::UNSPEC;
 use crate::prov::bind::ANY_PATH;
 use crate::prov::flags::{self, CLAIM, DISCARD, PEEK};
 use crate::prov::op::{Common, Dir, Iov, Pieces, RmaIov, measure};
-use crate::rdm::limits::{EAGER_MAX, FIRST_GRANT, GRANTS_MAX, MAX_MSG, OFFERS_ALL, OFFERS_MAX, UNLISTED_MAX};
+use crate::rdm::limits::{EAGER_MAX, MAX_MSG};
 use crate::rdm::matching::matcher::{EntryId, RecvFilter, RecvPosition};
 use crate::rdm::memory::lane_domains::Domain;
 use crate::rdm::peers::outstanding::{MultiRecv, Op, Recv, RecvExtra};
 use crate::rdm::peers::peer::{Id, OfferState, PendingOp};
 use crate::rdm::peers::unexpected::{Unexpected, UnexpectedData};
 use crate::rdm::state::State;
-use crate::rdm::wire::parcel::{Label, MessageOffer, OVERHEAD, ParcelHead, ParcelWords};
+use crate::rdm::wire::parcel::{Label, MessageOffer, ParcelHead};
 use crate::sys::time;
 
 impl State {
@@ -42,7 +42,7 @@ impl State {
         };
         self.space(tag.is_some()).room_to_post()?;
         self.ops.room()?;
-        let source = from.and_then(|id| self.peer(id)).map_or(UNSPEC, |p| p.source);
+        let source = from.and_then(|id| self.peers.get_mut(id)).map_or(UNSPEC, |p| p.source);
         let (tag, ignore) = tag.map_or((None, 0), |(tag, ignore)| (Some(tag), ignore));
         let want = RecvFilter { source, tag: tag.unwrap_or(0), ignore };
         let room = measure(local, MAX_MSG)?;
@@ -130,7 +130,7 @@ impl State {
         let Some(at) = space.find_unexpected(want).filter(|_| polls_lanes) else { return };
         if let Some((_, _, Unexpected::Offered { from, .. })) = space.unexpected(at) {
             let id = *from;
-            if let Some(link) = self.peer(id).and_then(|p| p.ready().cloned()) {
+            if let Some(link) = self.peers.get_mut(id).and_then(|p| p.ready().cloned()) {
                 self.drain_lane(id, &link);
             }
         }
@@ -175,7 +175,7 @@ impl State {
                 let (label, bytes) = (Label { tag, data }, bytes.as_slice());
                 let n = bytes.len().min(recv.room);
                 let placed = store(recv.site(), recv.pieces(), 0, bytes.get(..n).unwrap_or_default());
-                self.consumed(from, link, bytes.len());
+                self.peers.consumed(from, link, bytes.len());
                 self.complete_placed(&recv, placed, n, bytes.len() - n, &label, source);
             }
             Unexpected::Offered { from, link, offer, data } => {
@@ -205,32 +205,6 @@ impl State {
         }
     }
 
-    /// Counts an unexpected message of a peer as consumed, and returns credit to the peer when enough has accumulated.
-    pub(in crate::rdm) fn consumed(&mut self, from: Id, link: usize, len: usize) {
-        let peer = self.peers.get_mut(from as usize).and_then(Option::as_deref_mut);
-        let Some(peer) = peer.filter(|p| p.link().is_some_and(|l| l.number == link)) else {
-            // The lane by which the message came is over, and so is the lane's credit.
-            return self.ended_bytes.give_back(len as u64 + OVERHEAD);
-        };
-        let grants = &mut self.extra_grants;
-        let tell = peer.credit.consumed(len, |more| grants.add_within(more, GRANTS_MAX));
-        if let Some(words) = tell {
-            // A newer report replaces a report that was not sent yet.
-            match peer.control.back_mut().filter(|last| last.is_credit()) {
-                Some(last) => *last = words,
-                None => peer.control.push_back(words),
-            }
-            self.mark_busy(from);
-        }
-    }
-
-    /// Gives the part of the peer's grant beyond the first grant back to the domain's budget, because the peer's lane is
-    /// over.
-    pub fn forget_grant(&mut self, id: Id) {
-        let grant = self.peer(id).map_or(0, |p| p.credit.grant());
-        self.extra_grants.give_back(grant.saturating_sub(FIRST_GRANT));
-    }
-
     /// Handles a parcel. False if the parcel broke the protocol: the parcel stays with the lane, and `violations` has the
     /// reason.
     pub fn on_parcel(&mut self, id: Id, link: usize, parcel: &dyn Parcel) -> bool {
@@ -253,21 +227,14 @@ impl State {
                 self.on_withdraw(id, number);
                 Ok(())
             }
-            ParcelHead::Credit(consumed, grant) => {
-                let Some(peer) = self.peer(id) else { return Ok(()) };
-                peer.credit.returned(consumed, grant)?;
-                if !peer.waiting.is_empty() {
-                    self.mark_busy(id);
-                }
-                Ok(())
-            }
+            ParcelHead::Credit(consumed, grant) => self.peers.credit_returned(id, consumed, grant),
         }
     }
 
     /// Handles a message that came with its bytes: copies it into a receive, or stores it.
     #[inline]
     fn on_eager(&mut self, id: Id, link: usize, label: Label, parcel: &dyn Parcel) -> Result<()> {
-        let Some(peer) = self.peer(id) else { return Ok(()) };
+        let Some(peer) = self.peers.get_mut(id) else { return Ok(()) };
         let (len, source) = (parcel.len(), peer.source);
         peer.credit.receive(len)?;
         let (tagged, tag) = (label.tag.is_some(), label.tag.unwrap_or(0));
@@ -288,7 +255,7 @@ impl State {
         } else {
             store(recv.site(), recv.pieces(), 0, &parcel.bytes(n))
         };
-        self.consumed(id, link, len);
+        self.peers.consumed(id, link, len);
         self.complete_placed(&recv, placed, n, len - n, &label, source);
         Ok(())
     }
@@ -296,27 +263,8 @@ impl State {
     /// Handles an offer: reads the message into a receive, or stores the offer. A peer that exceeds the limits for offers
     /// is disconnected.
     fn on_offer(&mut self, id: Id, link: usize, label: Label, offer: MessageOffer) -> Result<()> {
-        let Some(peer) = self.peer(id) else { return Ok(()) };
-        let source = peer.source;
-        if peer.offer_state(offer.number).is_some() {
-            return Err(Error::coded(errno::EPROTO, Code::PeerBroke, "the peer offers two messages under one number"));
-        }
-        peer.unanswered_offers += 1;
-        let (offered, unlisted) = (peer.unanswered_offers, peer.link().is_some_and(|l| l.unlisted_since() != 0));
-        self.unanswered_offers += 1;
-        if self.unanswered_offers > OFFERS_ALL && offered > OFFERS_ALL / UNLISTED_MAX && unlisted {
-            return Err(Error::coded(
-                errno::EBUSY,
-                Code::Busy,
-                "peers that the address vector does not name offer more messages than are kept",
-            ));
-        }
-        if offered > OFFERS_MAX {
-            return Err(Error::coded(errno::EPROTO, Code::PeerBroke, "the peer offers more messages than one of this library does"));
-        }
-        if offer.len > MAX_MSG as u64 {
-            return Err(Error::coded(errno::EPROTO, Code::PeerBroke, "the peer offers more than a message may have"));
-        }
+        let Some(source) = self.peers.get(id).map(|p| p.source) else { return Ok(()) };
+        self.peers.offered(id, &offer)?;
         let (tagged, tag) = (label.tag.is_some(), label.tag.unwrap_or(0));
         let at = self.space(tagged).find_posted(source, tag);
         let position = at.and_then(|at| self.space(tagged).position_of(at));
@@ -329,7 +277,7 @@ impl State {
                 self.stats.unexpected += 1;
                 let number = offer.number;
                 let at = self.space(tagged).keep(source, tag, Unexpected::Offered { from: id, link, offer, data: label.data });
-                if let Some(peer) = self.peer(id) {
+                if let Some(peer) = self.peers.get_mut(id) {
                     peer.set_offer_state(number, OfferState::Unmatched { tagged, at });
                 }
             }
@@ -341,13 +289,13 @@ impl State {
     /// ends.
     pub fn on_withdraw(&mut self, id: Id, number: u64) {
         // An offer that is finished has no state any more; the answer DONE to it is on the way.
-        match self.peer(id).and_then(|p| p.offer_state(number)) {
+        match self.peers.get_mut(id).and_then(|p| p.offer_state(number)) {
             Some(OfferState::Unmatched { tagged, at }) => {
                 let space = self.space(tagged);
                 let is_it = |m: &Unexpected| matches!(m, Unexpected::Offered { from, offer, .. } if *from == id && offer.number == number);
                 if space.unexpected(at).is_some_and(|(.., m)| is_it(m)) {
                     space.remove_unexpected(at);
-                    self.send_done(id, number, Code::Canceled);
+                    self.peers.send_done(id, number, Code::Canceled);
                 }
             }
             // `Peer::reads` may still contain this number; `post_reads_of` skips numbers without an operation.
@@ -371,51 +319,39 @@ impl State {
         source: u64,
         position: Option<RecvPosition>,
     ) {
-        let here = self.peer(from).and_then(|p| p.link()).map(|l| l.number);
+        let here = self.peers.get_mut(from).and_then(|p| p.link()).map(|l| l.number);
         let Some(link) = here.filter(|here| link.is_none_or(|link| link == *here)) else {
             return self.complete_failed_recv(&recv, sender_gone(), &label, source);
         };
         if offer.len == 0 || recv.room == 0 {
             self.received(&recv, 0, offer.len as usize, &label, source);
-            return self.send_done(from, offer.number, Code::None);
+            return self.peers.send_done(from, offer.number, Code::None);
         }
         let offered = offer.number;
         let number = self.ops.add(Op::Reading { peer: from, link, recv, position, offer, label, source, queued: true });
-        if let Some(peer) = self.peer(from) {
+        if let Some(peer) = self.peers.get_mut(from) {
             peer.set_offer_state(offered, OfferState::Reading(number));
-            peer.reads.push_back(number);
-            if peer.reads.len() == 1 {
-                self.reads.push(from);
-            }
         }
-    }
-
-    /// Answers an offer with DONE.
-    pub fn send_done(&mut self, to: Id, number: u64, status: Code) {
-        if let Some(peer) = self.peer(to) {
-            peer.forget_offer(number);
-            peer.control.push_back(ParcelWords::done(number, status));
-            self.mark_busy(to);
-        }
+        self.peers.queue_read(from, number);
     }
 
     /// Posts the queued reads, as far as the lanes have room.
     pub fn post_reads(&mut self, domain: &Domain) {
-        for id in std::mem::take(&mut self.reads) {
+        for id in self.peers.take_reading() {
             if self.post_reads_of(domain, id) {
-                self.reads.push(id);
+                self.peers.keep_reading(id);
             }
         }
     }
 
     /// Posts one peer's reads. True if its lane has no room for all of them.
     fn post_reads_of(&mut self, domain: &Domain, id: Id) -> bool {
-        while let Some(number) = self.peer(id).and_then(|p| p.reads.pop_front()) {
+        while let Some(number) = self.peers.get_mut(id).and_then(|p| p.reads.pop_front()) {
             let Some(Op::Reading { recv, offer, .. }) = self.ops.get(number) else { continue };
             let want = recv.room.min(offer.len as usize);
             let (local, descs, deadline) = (clip(recv.pieces(), want), recv.descs().to_vec(), recv.deadline());
             let remote = clip_remote(&offer.pieces, want);
-            let Some(link) = self.peer(id).and_then(|p| p.ready().cloned()) else {
+            let Some(link) = self.peers.get_mut(id).and_then(|p| p.ready().cloned()) else {
                 self.read_ended(number, Err(sender_gone()));
                 continue;
             };
@@ -438,7 +374,7 @@ impl State {
                     }
                 }
                 Err(e) if e.is_again() => {
-                    if let Some(peer) = self.peer(id) {
+                    if let Some(peer) = self.peers.get_mut(id) {
                         peer.reads.push_front(number);
                     }
                     return true;
@@ -454,10 +390,10 @@ impl State {
         let Some(Op::Reading { peer, link, recv, position, offer, label, source, .. }) = self.ops.take(number) else { return };
         let status = result.as_ref().map_or_else(|e| if e.code == Code::None { Code::Fault } else { e.code }, |()| Code::None);
         // Another lane may lead to the peer by now. The process behind that lane has offered nothing.
-        let there = self.peer(peer).filter(|p| p.link().is_some_and(|l| l.number == link)).map(|p| p.source);
+        let there = self.peers.get_mut(peer).filter(|p| p.link().is_some_and(|l| l.number == link)).map(|p| p.source);
         let is_there = there.is_some();
         if is_there {
-            self.send_done(peer, offer.number, status);
+            self.peers.send_done(peer, offer.number, status);
         }
         let position = position.filter(|position| there.is_some_and(|source| self.space(recv.tagged).can_repost(position, source)));
         match (result, position) {
@@ -477,7 +413,7 @@ impl State {
     /// was matched with.
     fn repost_unmatched(&mut self, recv: Recv, (number, want): RecvPosition, from: Id) {
         // The sender's index may have changed since the receive was posted.
-        let source = self.peer(from).map(|p| p.source).filter(|_| want.source != UNSPEC).unwrap_or(UNSPEC);
+        let source = self.peers.get_mut(from).map(|p| p.source).filter(|_| want.source != UNSPEC).unwrap_or(UNSPEC);
         let (want, tagged) = (RecvFilter { source, ..want }, recv.tagged);
         self.note_deadline(recv.deadline());
         match self.space(tagged).find_unexpected(&want) {
@@ -490,7 +426,7 @@ impl State {
     pub fn send_loopback(&mut self, waiting: PendingOp, label: Label) {
         let PendingOp { completion, pieces, site, owned, .. } = waiting;
         let (tagged, tag) = (label.tag.is_some(), label.tag.unwrap_or(0));
-        let source = self.loopback_source();
+        let source = self.peers.loopback_source();
         let number = self.ops.add(Op::Loopback { completion, pieces, site, _owned: owned });
         let message = Unexpected::Loopback { number, data: label.data };
         match self.space(tagged).find_posted(source, tag).and_then(|at| self.take_recv(tagged, at, completion.len, source)) {

@@ -75,7 +75,7 @@ impl State {
         if on_host
             && self.faults.is_none()
             && flags & (flags::FENCE | flags::DELIVERY_COMPLETE) == 0
-            && let Some(peer) = self.peer(id)
+            && let Some(peer) = self.peers.get_mut(id)
             && let Phase::Ready(link) = &peer.phase
             && peer.waiting.is_empty()
             && peer.control.is_empty()
@@ -102,7 +102,7 @@ impl State {
             kind: PendingKind::Message { label, offered: None },
         };
         waiting.take_copy(flags & flags::INJECT != 0)?;
-        if self.peer(id).is_some_and(|p| matches!(p.phase, Phase::Loopback)) {
+        if self.peers.get_mut(id).is_some_and(|p| matches!(p.phase, Phase::Loopback)) {
             self.send_loopback(waiting, label);
             return Ok(());
         }
@@ -127,7 +127,7 @@ impl State {
         let kind = flags::RMA | if dir == Dir::Write { flags::WRITE } else { flags::READ };
         let completion = self.completion_of(c, kind, local, len, 0);
         let site = domain.site(descs.first().copied().unwrap_or(0))?;
-        if self.loopback == Some(id) {
+        if self.peers.is_loopback(id) {
             self.rma_loopback(domain, dir, (site, local), remote, c, &completion);
             return Ok(());
         }
@@ -144,12 +144,12 @@ impl State {
     /// Reserves memory for an operation that waits for a peer or is under way.
     pub(in crate::rdm) fn reserve_pending(&mut self, id: Id) -> Result<()> {
         self.ops.room()?;
-        self.peer(id).map_or(Ok(()), |peer| peer.waiting.room(1))
+        self.peers.get_mut(id).map_or(Ok(()), |peer| peer.waiting.room(1))
     }
 
     /// Queues an operation for its peer, and starts it if possible.
     pub(in crate::rdm) fn queue(&mut self, domain: &Domain, id: Id, waiting: PendingOp) {
-        if let Some(peer) = self.peer(id) {
+        if let Some(peer) = self.peers.get_mut(id) {
             let last = peer.waiting.len();
             peer.waiting.push_back(waiting);
             if self.faults.is_none() || self.apply_faults(id, last) {
@@ -162,48 +162,36 @@ impl State {
 
     /// Starts the operations that wait for a peer, as far as the lane has room.
     pub fn flush(&mut self, domain: &Domain, id: Id) {
-        if self.peer(id).is_some_and(|p| matches!(p.phase, Phase::Unconnected) && !p.waiting.is_empty()) {
+        if self.peers.get_mut(id).is_some_and(|p| matches!(p.phase, Phase::Unconnected) && !p.waiting.is_empty()) {
             self.dial(domain, id, 0);
         }
         loop {
-            let Some(peer) = self.peer(id) else { return };
+            let Some(peer) = self.peers.get_mut(id) else { return };
             let Phase::Ready(link) = &peer.phase else { return };
             let link = link.clone();
             self.lanes.schedule().promote(&link);
-            let Some(peer) = self.peer(id) else { return };
+            let Some(peer) = self.peers.get_mut(id) else { return };
             if let Some(words) = peer.control.front() {
                 match put(&link, words.as_slice(), &[]) {
                     Ok(true) => {
-                        if peer.control.pop_front().is_some_and(|words| words.is_done()) {
-                            peer.unanswered_offers = peer.unanswered_offers.saturating_sub(1);
-                            self.unanswered_offers = self.unanswered_offers.saturating_sub(1);
-                        }
+                        self.peers.control_sent(id);
                         continue;
                     }
                     // If the lane has ended, an event will report the end.
-                    Ok(false) | Err(_) => return self.mark_busy(id),
+                    Ok(false) | Err(_) => return self.peers.mark_busy(id),
                 }
             }
             let Some(mut waiting) = peer.waiting.pop_front() else { return };
             match self.start(domain, id, &link, &mut waiting) {
                 StartOutcome::Started => {}
                 StartOutcome::Blocked => {
-                    if let Some(peer) = self.peer(id) {
+                    if let Some(peer) = self.peers.get_mut(id) {
                         peer.waiting.push_front(waiting);
                     }
-                    return self.mark_busy(id);
+                    return self.peers.mark_busy(id);
                 }
                 StartOutcome::Failed(e) => self.fail_pending(waiting, e),
             }
-        }
-    }
-
-    /// Adds the peer to `busy`, so that progress sends what waits for the peer.
-    pub fn mark_busy(&mut self, id: Id) {
-        if let Some(peer) = self.peer(id)
-            && !std::mem::replace(&mut peer.busy, true)
-        {
-            self.busy.push(id);
         }
     }
 
@@ -212,7 +200,7 @@ impl State {
         if let PendingKind::Message { offered: Some((number, _)), .. } = waiting.kind
             && let Some(Op::Offered { peer: id, exposed, .. }) = self.ops.take(number)
         {
-            if let Some(peer) = self.peer(id) {
+            if let Some(peer) = self.peers.get_mut(id) {
                 peer.exposed = peer.exposed.saturating_sub(exposed.len());
             }
             self.exposed.give_back(exposed);
@@ -224,7 +212,7 @@ impl State {
     /// room, or credit or quota is missing.
     fn start(&mut self, domain: &Domain, id: Id, link: &Arc<Link>, w: &mut PendingOp) -> StartOutcome {
         let sleepers = self.sleepers;
-        let Some(peer) = self.peer(id) else { return StartOutcome::Blocked };
+        let Some(peer) = self.peers.get_mut(id) else { return StartOutcome::Blocked };
         if w.flags & flags::FENCE != 0 && peer.in_flight > 0 || w.delayed_until != 0 && w.delayed_until > time::now_ns() {
             return StartOutcome::Blocked;
         }
@@ -288,7 +276,7 @@ impl State {
                 if let Some(Op::Offered { _owned, .. }) = self.ops.get(number) {
                     *_owned = w.owned.take();
                 }
-                if let Some(peer) = self.peer(id) {
+                if let Some(peer) = self.peers.get_mut(id) {
                     (peer.open_offers, peer.in_flight) = (peer.open_offers + 1, peer.in_flight + 1);
                 }
                 StartOutcome::Started
@@ -332,7 +320,7 @@ impl State {
                 if let Some(Op::Rma { _owned, .. }) = self.ops.get(number) {
                     *_owned = w.owned.take();
                 }
-                if let Some(peer) = self.peer(id) {
+                if let Some(peer) = self.peers.get_mut(id) {
                     peer.in_flight += 1;
                 }
                 StartOutcome::Started
@@ -352,19 +340,19 @@ impl State {
     /// Handles the peer's answer to an offer (DONE): the peer has read the message, or could not or need not read it.
     pub fn on_done(&mut self, id: Id, number: u64, status: Code) -> Result<()> {
         // The peer has not been told of an offer that still waits for room in the lane, so it cannot answer the offer.
-        let first = self.peer(id).and_then(|p| p.waiting.front());
+        let first = self.peers.get_mut(id).and_then(|p| p.waiting.front());
         let waits = first.is_some_and(|w| matches!(w.kind, PendingKind::Message { offered: Some((n, _)), .. } if n == number));
         match self.ops.get(number) {
             Some(Op::Offered { peer, .. } | Op::Withdrawn { peer }) if *peer == id && !waits => {}
             _ => return Err(Error::coded(errno::EPROTO, Code::PeerBroke, "the peer took an offer that was never made")),
         }
         let op = self.ops.take(number);
-        if let Some(peer) = self.peer(id) {
+        if let Some(peer) = self.peers.get_mut(id) {
             (peer.open_offers, peer.in_flight) = (peer.open_offers.saturating_sub(1), peer.in_flight.saturating_sub(1));
         }
         match op {
             Some(Op::Offered { completion, exposed, pieces, .. }) => {
-                if let Some(peer) = self.peer(id) {
+                if let Some(peer) = self.peers.get_mut(id) {
                     peer.exposed = peer.exposed.saturating_sub(exposed.len());
                 }
                 self.exposed.give_back(exposed);
@@ -377,7 +365,7 @@ impl State {
                 }
             }
         }
-        self.mark_busy(id);
+        self.peers.mark_busy(id);
         Ok(())
     }
 }

@@ -22,19 +22,19 @@ use crate::rdm::connect::connected::connectionless;
 use crate::rdm::connect::listen::{listen, source_of};
 use crate::rdm::connect::same_host;
 use crate::rdm::connect::wireup::no_room_for_callers;
-use crate::rdm::matching::matcher::Matcher;
 use crate::rdm::memory::lane_domains::Domain;
 use crate::rdm::memory::registration_cache::CacheCounts;
 use crate::rdm::parts::exposed::ExposedRegions;
 use crate::rdm::parts::lanes::Lanes;
 use crate::rdm::parts::listeners::Listeners;
+use crate::rdm::parts::matching::Matching;
 use crate::rdm::parts::peers::Peers;
 use crate::rdm::peers::outstanding::{FaultInjection, Ops};
 use crate::sync::gate::Fences;
 use crate::sync::serial::{Rank, Serial};
 use crate::sys::epoll::Poller;
 use crate::sys::time;
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
@@ -68,11 +68,7 @@ impl Endpoint {
             entry_by_default: false,
             reader: CqReader::NONE,
             peers: Peers::new(&domain),
-            tagged: Matcher::default(),
-            untagged: Matcher::default(),
-            claimed: HashMap::new(),
-            multi: Vec::new(),
-            posts: 0,
+            matching: Matching::default(),
             ops: Ops::default(),
             lanes: Lanes::new(domain.threading)?,
             listeners: Listeners::default(),

@@ -12,21 +12,17 @@ use crate::prov::flags;
 use crate::prov::op::{Common, Iov};
 use crate::prov::queue::{Completion, Failure, Origin};
 use crate::prov::report::Stats;
-use crate::rdm::matching::matcher::Matcher;
 use crate::rdm::parts::exposed::ExposedRegions;
 use crate::rdm::parts::lanes::Lanes;
 use crate::rdm::parts::listeners::Listeners;
+use crate::rdm::parts::matching::Matching;
 use crate::rdm::parts::peers::Peers;
-use crate::rdm::peers::outstanding::{FaultInjection, MultiRecv, Op, Ops, Recv};
+use crate::rdm::peers::outstanding::{FaultInjection, Op, Ops, Recv};
 use crate::rdm::peers::peer::{CompletionInfo, Connection, Id, UNKNOWN};
-use crate::rdm::peers::unexpected::Unexpected;
 use crate::sys::time;
 use crate::sys::usercopy::UserCopy;
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::sync::Arc;
-
-/// The matcher of one kind of messages, tagged or untagged.
-pub type Space = Matcher<Recv, Unexpected>;
 
 /// All data of one endpoint. The endpoint's lock guards it. The files in `connect` and `transfer` add its methods.
 pub struct State {
@@ -57,17 +53,7 @@ pub struct State {
     /// The `gdrfab_cq_read` that drives this endpoint at present, if any. Entries of messages go into its array.
     pub reader: CqReader,
     pub peers: Peers,
-    /// Posted receives and unexpected messages, tagged and untagged.
-    pub tagged: Space,
-    pub untagged: Space,
-    /// Messages that a peek has claimed, by the context of the peek. A value is the source, the tag, whether the message
-    /// is tagged, and the message.
-    pub claimed: HashMap<usize, (u64, u64, bool, Unexpected)>,
-    /// Multi-receive buffers, each until its last message is in place.
-    pub multi: Vec<Option<MultiRecv>>,
-    /// Number of the newest post. Receives (tagged and untagged together) and operations, except sends of the fast path,
-    /// are numbered in the order of posting.
-    pub posts: u64,
+    pub matching: Matching,
     /// Operations that a lane or a peer works on.
     pub ops: Ops,
     pub lanes: Lanes,
@@ -112,11 +98,6 @@ impl State {
                 .any(|peer| (!peer.control.is_empty() && peer.ready().is_some()) || peer.waiting.iter().any(|w| w.completion.silent))
     }
 
-    /// The matcher of tagged or of untagged messages.
-    pub fn space(&mut self, tagged: bool) -> &mut Space {
-        if tagged { &mut self.tagged } else { &mut self.untagged }
-    }
-
     /// Fails unless operations can be posted.
     pub fn check_enabled(&self) -> Result<()> {
         match (self.closed, self.bind.enabled) {
@@ -124,12 +105,6 @@ impl State {
             (_, false) => Err(Error::new(errno::EOPBADSTATE, "ep: call ep_enable first")),
             _ => Ok(()),
         }
-    }
-
-    /// The next number in the order of posting.
-    pub fn next_post(&mut self) -> u64 {
-        self.posts += 1;
-        self.posts
     }
 
     fn note_timeout(&mut self, relative: u64) -> u64 {
@@ -160,7 +135,7 @@ impl State {
     pub fn completion_of(&mut self, c: &Common, kind: u64, local: &[Iov], len: usize, tag: u64) -> CompletionInfo {
         CompletionInfo {
             context: c.context,
-            post: self.next_post(),
+            post: self.matching.next_post(),
             kind,
             len,
             buf: local.first().map_or(0, |v| v.addr()),
@@ -234,7 +209,7 @@ impl State {
         self.stats.recvs += 1;
         let kind = flags::RECV | if recv.tagged { flags::TAGGED } else { flags::MSG };
         let data = if label.data.is_some() { flags::REMOTE_CQ_DATA } else { 0 };
-        let last = if self.finish_part(recv) { flags::MULTI_RECV } else { 0 };
+        let last = if self.matching.finish_part(recv) { flags::MULTI_RECV } else { 0 };
         let entry =
             Completion { context: recv.context, flags: kind | data | last, len, buf: recv.first.addr(), data: label.data.unwrap_or(0) };
         let origin = State::origin(label.tag, source);
@@ -253,7 +228,16 @@ impl State {
                 q.push_from(entry, origin);
             }
         }
-        self.end_if_last(recv);
+        if let Some((recv, why)) = self.matching.end_if_last(recv) {
+            self.fail_recv(recv, why, UNKNOWN);
+        }
+    }
+
+    /// Fails a receive. A multi-receive buffer fails only when all messages that are arriving in it are in place.
+    pub fn fail_recv(&mut self, recv: Recv, why: Error, source: u64) {
+        if let Some((recv, why)) = self.matching.fail(recv, why) {
+            self.complete_failed_recv(&recv, why, &Label::default(), source);
+        }
     }
 
     /// Completes a receive with an error.
@@ -261,7 +245,7 @@ impl State {
     pub fn complete_failed_recv(&mut self, recv: &Recv, error: Error, label: &Label, source: u64) {
         self.stats.errors += 1;
         let kind = flags::RECV | if recv.tagged { flags::TAGGED } else { flags::MSG };
-        let last = if self.finish_part(recv) { flags::MULTI_RECV } else { 0 };
+        let last = if self.matching.finish_part(recv) { flags::MULTI_RECV } else { 0 };
         let entry = Completion { context: recv.context, flags: kind | last, len: 0, buf: recv.first.addr(), data: 0 };
         if let Some(counter) = &self.bind.counters.recv {
             counter.add_error(1);
@@ -269,7 +253,9 @@ impl State {
         if let Some(q) = &self.bind.rx {
             q.fail_from(entry, Failure { error, olen: 0, block: 0 }, State::origin(label.tag, source));
         }
-        self.end_if_last(recv);
+        if let Some((recv, why)) = self.matching.end_if_last(recv) {
+            self.fail_recv(recv, why, UNKNOWN);
+        }
     }
 
     /// Wakes the threads that sleep on the endpoint, because a new descriptor has to be watched or work has come up.

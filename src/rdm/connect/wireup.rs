@@ -18,7 +18,6 @@ use crate::rdm::peers::credit::Credit;
 use crate::rdm::peers::link::Link;
 use crate::rdm::peers::outstanding::Op;
 use crate::rdm::peers::peer::{Id, Phase};
-use crate::rdm::peers::unexpected::Unexpected;
 use crate::rdm::state::State;
 use crate::rdm::wire::hello::{Intro, Refusal};
 use crate::sys::time;
@@ -368,11 +367,7 @@ impl State {
             self.past_stats.add(&link.ep.stats());
             let _ = link.ep.shutdown();
             self.take_results();
-            for space in [&mut self.tagged, &mut self.untagged] {
-                let is_its_offer = |m: &Unexpected| matches!(m, Unexpected::Offered { link: l, .. } if *l == link.number);
-                let gone: Vec<_> = space.each_unexpected().filter(|(.., m)| is_its_offer(m)).map(|(at, ..)| at).collect();
-                gone.into_iter().for_each(|at| drop(space.remove_unexpected(at)));
-            }
+            self.matching.remove_offers_of(link.number);
         }
         let Some(LostPeer { name, source, waiting, reads }) = self.peers.lost(id) else { return };
         let is_gone = was_ready || is_gone_for_good(&name, &why);
@@ -397,14 +392,10 @@ impl State {
         }
         // Receives for a peer that was never reached stay, because the peer may still start. Such receives fail only if
         // nobody listens at the peer's address, or if another endpoint does.
-        for tagged in [true, false].into_iter().filter(|_| is_gone) {
-            for at in self.space(tagged).posted_for(source) {
-                if let Some(recv) = self.withdraw_recv(tagged, at) {
-                    self.fail_recv(recv, why.clone(), source);
-                }
-            }
-        }
         if is_gone {
+            for recv in self.matching.take_receives_for(source) {
+                self.fail_recv(recv, why.clone(), source);
+            }
             self.end_delayed(&why, usize::MAX, |held| held.from == Some(id));
         }
         self.reap(id);

@@ -6,4 +6,5 @@
 pub mod exposed;
 pub mod lanes;
 pub mod listeners;
+pub mod matching;
 pub mod peers;

@@ -46,7 +46,7 @@ pub struct RecvExtra {
     pub descs: Vec<u64>,
     pub site: Site,
     pub deadline: u64,
-    /// Index in `State::multi`, and how many bytes of the buffer are used.
+    /// Index in `Matching::multi`, and how many bytes of the buffer are used.
     pub multi: Option<(u32, usize)>,
 }
 

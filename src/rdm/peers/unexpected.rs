@@ -30,6 +30,16 @@ pub enum Unexpected {
     },
 }
 
+impl Unexpected {
+    /// The peer that sent the message; `None` for this endpoint itself.
+    pub fn from(&self) -> Option<Id> {
+        match self {
+            Unexpected::Eager { from, .. } | Unexpected::Offered { from, .. } => Some(*from),
+            Unexpected::Loopback { .. } => None,
+        }
+    }
+}
+
 /// The bytes of a message: inside the record, or on the heap.
 pub enum UnexpectedData {
     Few { bytes: [u8; FEW], len: u8 },

@@ -8,7 +8,6 @@ use crate::rdm::memory::lane_domains::Domain;
 use crate::rdm::parts::exposed::RevokedOffer;
 use crate::rdm::peers::outstanding::Op;
 use crate::rdm::peers::peer::{CompletionInfo, Id, UNKNOWN};
-use crate::rdm::peers::unexpected::Unexpected;
 use crate::rdm::state::State;
 
 impl State {
@@ -16,8 +15,7 @@ impl State {
     /// can still be cancelled.
     pub fn cancel(&mut self, domain: &Domain, context: usize) -> Result<()> {
         let why = Error::coded(errno::ECANCELED, Code::Canceled, "cancelled by the caller");
-        let first = self.find_receives(|r| r.context == context).first().copied();
-        if let Some(recv) = first.and_then(|(tagged, at)| self.withdraw_recv(tagged, at)) {
+        if let Some(recv) = self.matching.take_receives(1, |r| r.context == context).pop() {
             self.fail_recv(recv, why, UNKNOWN);
             return Ok(());
         }
@@ -87,12 +85,10 @@ impl State {
     /// Takes back a message of this endpoint to itself that no receive has matched. False if there is no such message.
     pub fn withdraw_loopback(&mut self, number: u64, why: Error) -> bool {
         let Some(Op::Loopback { completion, .. }) = self.ops.get(number) else { return false };
-        let (completion, space) = (*completion, if completion.kind & flags::TAGGED != 0 { &mut self.tagged } else { &mut self.untagged });
-        let mut waiting = space.each_unexpected();
-        let found = waiting.find(|(.., m)| matches!(m, Unexpected::Loopback { number: n, .. } if *n == number)).map(|(at, ..)| at);
-        drop(waiting);
-        let Some(at) = found else { return false };
-        space.remove_unexpected(at);
+        let completion = *completion;
+        if !self.matching.remove_loopback(completion.kind & flags::TAGGED != 0, number) {
+            return false;
+        }
         self.ops.take(number);
         self.fail(&completion, why);
         true

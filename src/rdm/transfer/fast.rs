@@ -83,7 +83,7 @@ impl State {
             },
         };
         let wants_entry = self.entry_by_default;
-        let space = if TAG { &mut self.tagged } else { &mut self.untagged };
+        let space = self.matching.space(TAG);
         let want = RecvFilter { source, tag: one.key, ignore };
         let (first, context) = (one.local, one.context);
         let recv = move || Recv { first, room: first.len(), context, wants_entry, tagged: TAG, more: None };
@@ -92,8 +92,8 @@ impl State {
         }
         match space.find_unexpected(&want) {
             None => {
-                self.posts += 1;
-                space.post(self.posts, want, recv);
+                let number = self.matching.next_post();
+                self.matching.space(TAG).post(number, want, recv);
                 true
             }
             Some(at) => self.fill_from_unexpected(domain, TAG, at, recv()),
@@ -104,7 +104,7 @@ impl State {
     /// loopback message, or is longer than the receive; then nothing was done.
     #[inline(never)]
     fn fill_from_unexpected(&mut self, domain: &Domain, tagged: bool, at: EntryId, recv: Recv) -> bool {
-        let space = if tagged { &mut self.tagged } else { &mut self.untagged };
+        let space = self.matching.space(tagged);
         let Some((source, tag, Unexpected::Eager { from, link, bytes, data })) = space.unexpected(at) else { return false };
         let (from, link, len) = (*from, *link, bytes.len());
         let label = Label { tag: tagged.then_some(tag), data: *data };
@@ -112,8 +112,9 @@ impl State {
             return false;
         }
         recv.first.put(bytes.as_slice());
-        self.posts += 1;
-        space.record_fill(self.posts, source);
+        let number = self.matching.next_post();
+        let space = self.matching.space(tagged);
+        space.record_fill(number, source);
         space.remove_unexpected(at);
         self.peers.consumed(from, link, len);
         self.received(&recv, len, 0, &label, source);
@@ -146,7 +147,7 @@ impl State {
     ) -> FastOutcome {
         let Some(peer) = self.peers.get_mut(id) else { return FastOutcome::Declined };
         let (len, source) = (parcel.len(), peer.source);
-        let space = if WORDS > 1 { &mut self.tagged } else { &mut self.untagged };
+        let space = self.matching.space(WORDS > 1);
         let Some(at) = space.find_posted(source, tag) else {
             if defer || space.room_to_keep().is_err() {
                 return FastOutcome::Deferred;
@@ -187,7 +188,7 @@ impl State {
         }
         let bytes = UnexpectedData::of(parcel);
         self.stats.unexpected += 1;
-        self.space(tagged).keep(source, tag, Unexpected::Eager { from, link, bytes, data });
+        self.matching.space(tagged).keep(source, tag, Unexpected::Eager { from, link, bytes, data });
         FastOutcome::Stored
     }
 

@@ -21,8 +21,7 @@ impl State {
             if how & CLAIM == 0 {
                 return Err(Error::new(errno::EBADFLAGS, "flags: GDRFAB_DISCARD goes with GDRFAB_PEEK or GDRFAB_CLAIM"));
             }
-            let fits = self.claimed.get(&recv.context).is_some_and(|(.., of_tagged, _)| *of_tagged == tagged);
-            let Some((source, tag, _, message)) = fits.then(|| self.claimed.remove(&recv.context)).flatten() else {
+            let Some((source, tag, message)) = self.matching.take_claimed(recv.context, tagged) else {
                 return Err(Error::invalid("context: GDRFAB_CLAIM needs that of the GDRFAB_PEEK which claimed the message"));
             };
             let recv = if how & DISCARD != 0 { Recv { first: Iov::EMPTY, room: usize::MAX, ..recv } } else { recv };
@@ -32,10 +31,10 @@ impl State {
             }
             return Ok(());
         }
-        if how & CLAIM != 0 && self.claimed.contains_key(&recv.context) {
+        if how & CLAIM != 0 && self.matching.has_claimed(recv.context) {
             return Err(Error::new(errno::EBUSY, "context: it holds a claimed message already; receive or discard that one first"));
         }
-        let Some(at) = self.space(tagged).find_unexpected(want) else {
+        let Some(at) = self.matching.space(tagged).find_unexpected(want) else {
             let entry = Completion {
                 context: recv.context,
                 flags: flags::RECV | if tagged { flags::TAGGED } else { flags::MSG },
@@ -48,16 +47,16 @@ impl State {
             return Ok(());
         };
         let len = self.len_of(tagged, at);
-        let Some((source, tag, message)) = self.space(tagged).unexpected(at) else { return Ok(()) };
+        let Some((source, tag, message)) = self.matching.space(tagged).unexpected(at) else { return Ok(()) };
         let data = match message {
             Unexpected::Eager { data, .. } | Unexpected::Offered { data, .. } | Unexpected::Loopback { data, .. } => *data,
         };
         let kind = flags::RECV | if tagged { flags::TAGGED } else { flags::MSG } | if data.is_some() { flags::REMOTE_CQ_DATA } else { 0 };
         if how & (CLAIM | DISCARD) != 0
-            && let Some(message) = self.space(tagged).remove_unexpected(at)
+            && let Some(message) = self.matching.space(tagged).remove_unexpected(at)
         {
             match how & DISCARD {
-                0 => drop(self.claimed.insert(recv.context, (source, tag, tagged, message))),
+                0 => self.matching.claim(recv.context, (source, tag, tagged), message),
                 _ => self.drop_message(message),
             }
         }

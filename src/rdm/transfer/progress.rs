@@ -8,10 +8,9 @@ use crate::error::{Code, Error, errno};
 use crate::prov::av::UNSPEC;
 use crate::prov::queue::{Completion, Taken};
 use crate::prov::{Parcel, Taker, flags};
-use crate::rdm::matching::matcher::{EntryId, in_order};
 use crate::rdm::memory::lane_domains::Domain;
 use crate::rdm::peers::link::Link;
-use crate::rdm::peers::outstanding::{Op, Recv};
+use crate::rdm::peers::outstanding::Op;
 use crate::rdm::peers::peer::{Id, Peer, UNKNOWN};
 use crate::rdm::peers::poll_schedule::EMPTY_POLLS_MAX;
 use crate::rdm::state::State;
@@ -340,7 +339,7 @@ impl State {
         // Only reads that were not posted yet are checked, because the lanes enforce the deadlines of the others.
         let mut reads = self.peers.queued_reads().collect::<Vec<u64>>();
         reads.retain(|n| matches!(self.ops.get(*n), Some(Op::Reading { recv, .. }) if is_late(recv.deadline())));
-        let receives = self.find_receives(|recv| is_late(recv.deadline()));
+        let receives = self.matching.take_receives(usize::MAX, |recv| is_late(recv.deadline()));
         let unfilled = Error::coded(errno::ETIMEDOUT, Code::Deadline, "no message came before the receive's deadline");
         self.end_delayed(&unfilled, usize::MAX, |held| is_late(held.recv.deadline()));
         self.earliest = next;
@@ -354,10 +353,8 @@ impl State {
         for number in reads {
             self.read_ended(number, Err(late()));
         }
-        for (tagged, at) in receives {
-            if let Some(recv) = self.withdraw_recv(tagged, at) {
-                self.fail_recv(recv, unfilled.clone(), UNKNOWN);
-            }
+        for recv in receives {
+            self.fail_recv(recv, unfilled.clone(), UNKNOWN);
         }
     }
 
@@ -377,25 +374,16 @@ impl State {
             }
         }
         self.listeners.close();
-        self.claimed.clear();
+        self.matching.drop_claimed();
         self.polls_lanes = false;
         self.settle_fast();
         self.exposed.close_returned(domain);
     }
 
-    /// Posted receives for which `which` holds, tagged and untagged, in the order of posting.
-    pub fn find_receives(&self, mut which: impl FnMut(&Recv) -> bool) -> Vec<(bool, EntryId)> {
-        let mut found: Vec<_> = self.tagged.search_posted(&mut which).map(|(number, at)| (number, (true, at))).collect();
-        found.extend(self.untagged.search_posted(which).map(|(number, at)| (number, (false, at))));
-        in_order(found)
-    }
-
     /// Fails all posted receives, in the order of posting.
     pub fn end_receives(&mut self, why: &Error) {
-        for (tagged, at) in self.find_receives(|_| true) {
-            if let Some(recv) = self.withdraw_recv(tagged, at) {
-                self.fail_recv(recv, why.clone(), UNKNOWN);
-            }
+        for recv in self.matching.take_receives(usize::MAX, |_| true) {
+            self.fail_recv(recv, why.clone(), UNKNOWN);
         }
         self.end_delayed(why, usize::MAX, |_| true);
     }

@@ -18,7 +18,7 @@ use crate::prov::op::{Common, Dir, Iov, Pieces, RmaIov, measure};
 use crate::rdm::limits::{EAGER_MAX, MAX_MSG};
 use crate::rdm::matching::matcher::{EntryId, RecvFilter, RecvPosition};
 use crate::rdm::memory::lane_domains::Domain;
-use crate::rdm::peers::outstanding::{MultiRecv, Op, Recv, RecvExtra};
+use crate::rdm::peers::outstanding::{Op, Recv, RecvExtra};
 use crate::rdm::peers::peer::{Id, OfferState, PendingOp};
 use crate::rdm::peers::unexpected::{Unexpected, UnexpectedData};
 use crate::rdm::state::State;
@@ -29,7 +29,7 @@ impl State {
     /// Posts a receive. `tag`: the tag, and the bits of the tag that are ignored; `None` for an untagged receive.
     pub fn recv(&mut self, domain: &Domain, local: &[Iov], c: &Common, descs: &[u64], tag: Option<(u64, u64)>) -> Result<()> {
         // Messages that arrived before the connection ended can still be received.
-        let drains_closed = self.connection.is_some() && self.closed && self.space(tag.is_some()).unexpected_count() != 0;
+        let drains_closed = self.connection.is_some() && self.closed && self.matching.space(tag.is_some()).unexpected_count() != 0;
         if !drains_closed {
             self.check_enabled()?;
         }
@@ -40,7 +40,7 @@ impl State {
             peer if peer == UNSPEC || !self.directed => None,
             peer => Some(self.route(peer)?),
         };
-        self.space(tag.is_some()).room_to_post()?;
+        self.matching.space(tag.is_some()).room_to_post()?;
         self.ops.room()?;
         let source = from.and_then(|id| self.peers.get_mut(id)).map_or(UNSPEC, |p| p.source);
         let (tag, ignore) = tag.map_or((None, 0), |(tag, ignore)| (Some(tag), ignore));
@@ -75,15 +75,7 @@ impl State {
             if local.len() != 1 {
                 return Err(Error::invalid("iov_count: a buffer for several messages has one piece"));
             }
-            let min = self.options.min_multi_recv;
-            let slot = self.multi.iter().position(Option::is_none).unwrap_or_else(|| {
-                self.multi.push(None);
-                self.multi.len() - 1
-            });
-            if let Some(place) = self.multi.get_mut(slot) {
-                *place = Some(MultiRecv { arriving: 0, full: false, min_room: min, fails_with: None });
-            }
-            more.multi = Some((slot as u32, 0));
+            more.multi = Some((self.matching.begin_multi(self.options.min_multi_recv), 0));
         }
         let is_plain = more.pieces.is_none() && more.descs.is_empty() && more.site.is_host() && more.deadline == 0 && more.multi.is_none();
         recv.more = if is_plain { None } else { Some(Box::new(more)) };
@@ -96,26 +88,26 @@ impl State {
     /// Posts a receive whose arguments the caller has checked.
     pub(in crate::rdm) fn post_recv(&mut self, want: RecvFilter, recv: Recv) -> Result<()> {
         let tagged = recv.tagged;
-        let Some(first) = self.space(tagged).find_unexpected(&want) else {
+        let Some(first) = self.matching.space(tagged).find_unexpected(&want) else {
             self.check_enabled()?;
-            let number = self.next_post();
-            self.space(tagged).post(number, want, || recv);
+            let number = self.matching.next_post();
+            self.matching.space(tagged).post(number, want, || recv);
             return Ok(());
         };
-        let number = self.next_post();
+        let number = self.matching.next_post();
         if recv.multi().is_none() {
             self.match_unexpected(tagged, first, recv, Some((number, want)));
             return Ok(());
         }
-        let at = self.space(tagged).post(number, want, || recv);
+        let at = self.matching.space(tagged).post(number, want, || recv);
         let mut next = Some(first);
         while let Some(message) = next {
             let (len, source) =
-                (self.len_of(tagged, message), self.space(tagged).unexpected(message).map_or(UNSPEC, |(source, ..)| source));
-            let Some(part) = self.take_recv(tagged, at, len, source) else { break };
+                (self.len_of(tagged, message), self.matching.space(tagged).unexpected(message).map_or(UNSPEC, |(source, ..)| source));
+            let Some(part) = self.matching.take_recv(tagged, at, len, source) else { break };
             self.match_unexpected(tagged, message, part, None);
-            next = match self.space(tagged).posted(at) {
-                Some(_) => self.space(tagged).find_unexpected(&want),
+            next = match self.matching.space(tagged).posted(at) {
+                Some(_) => self.matching.space(tagged).find_unexpected(&want),
                 None => None,
             };
         }
@@ -126,7 +118,7 @@ impl State {
     /// have taken the offer back.
     fn drain_before_match(&mut self, tagged: bool, want: &RecvFilter) {
         let polls_lanes = self.polls_lanes;
-        let space = self.space(tagged);
+        let space = self.matching.space(tagged);
         let Some(at) = space.find_unexpected(want).filter(|_| polls_lanes) else { return };
         if let Some((_, _, Unexpected::Offered { from, .. })) = space.unexpected(at) {
             let id = *from;
@@ -138,7 +130,7 @@ impl State {
 
     /// Length of an unexpected message.
     pub(in crate::rdm) fn len_of(&mut self, tagged: bool, at: EntryId) -> usize {
-        match self.space(tagged).unexpected(at) {
+        match self.matching.space(tagged).unexpected(at) {
             Some((_, _, Unexpected::Eager { bytes, .. })) => bytes.len(),
             Some((_, _, Unexpected::Offered { offer, .. })) => offer.len as usize,
             Some((_, _, Unexpected::Loopback { number, .. })) => {
@@ -151,11 +143,11 @@ impl State {
 
     /// Gives an unexpected message its receive. `position` is as in `deliver`.
     fn match_unexpected(&mut self, tagged: bool, at: EntryId, recv: Recv, position: Option<RecvPosition>) {
-        let Some((source, tag, _)) = self.space(tagged).unexpected(at) else { return };
+        let Some((source, tag, _)) = self.matching.space(tagged).unexpected(at) else { return };
         if let Some((number, _)) = position {
-            self.space(tagged).record_fill(number, source);
+            self.matching.space(tagged).record_fill(number, source);
         }
-        if let Some(message) = self.space(tagged).remove_unexpected(at) {
+        if let Some(message) = self.matching.space(tagged).remove_unexpected(at) {
             self.deliver(message, recv, tagged.then_some(tag), source, position);
         }
     }
@@ -238,10 +230,12 @@ impl State {
         let (len, source) = (parcel.len(), peer.source);
         peer.credit.receive(len)?;
         let (tagged, tag) = (label.tag.is_some(), label.tag.unwrap_or(0));
-        let Some(recv) = self.space(tagged).find_posted(source, tag).and_then(|at| self.take_recv(tagged, at, len, source)) else {
+        let Some(recv) =
+            self.matching.space(tagged).find_posted(source, tag).and_then(|at| self.matching.take_recv(tagged, at, len, source))
+        else {
             let bytes = UnexpectedData::of(parcel);
             self.stats.unexpected += 1;
-            self.space(tagged).keep(source, tag, Unexpected::Eager { from: id, link, bytes, data: label.data });
+            self.matching.space(tagged).keep(source, tag, Unexpected::Eager { from: id, link, bytes, data: label.data });
             return Ok(());
         };
         let n = len.min(recv.room);
@@ -266,9 +260,9 @@ impl State {
         let Some(source) = self.peers.get(id).map(|p| p.source) else { return Ok(()) };
         self.peers.offered(id, &offer)?;
         let (tagged, tag) = (label.tag.is_some(), label.tag.unwrap_or(0));
-        let at = self.space(tagged).find_posted(source, tag);
-        let position = at.and_then(|at| self.space(tagged).position_of(at));
-        match at.and_then(|at| self.take_recv(tagged, at, offer.len as usize, source)) {
+        let at = self.matching.space(tagged).find_posted(source, tag);
+        let position = at.and_then(|at| self.matching.space(tagged).position_of(at));
+        match at.and_then(|at| self.matching.take_recv(tagged, at, offer.len as usize, source)) {
             Some(recv) => {
                 let position = position.filter(|_| recv.multi().is_none());
                 self.read_offer(id, None, offer, label, recv, source, position);
@@ -276,7 +270,7 @@ impl State {
             None => {
                 self.stats.unexpected += 1;
                 let number = offer.number;
-                let at = self.space(tagged).keep(source, tag, Unexpected::Offered { from: id, link, offer, data: label.data });
+                let at = self.matching.space(tagged).keep(source, tag, Unexpected::Offered { from: id, link, offer, data: label.data });
                 if let Some(peer) = self.peers.get_mut(id) {
                     peer.set_offer_state(number, OfferState::Unmatched { tagged, at });
                 }
@@ -291,10 +285,7 @@ impl State {
         // An offer that is finished has no state any more; the answer DONE to it is on the way.
         match self.peers.get_mut(id).and_then(|p| p.offer_state(number)) {
             Some(OfferState::Unmatched { tagged, at }) => {
-                let space = self.space(tagged);
-                let is_it = |m: &Unexpected| matches!(m, Unexpected::Offered { from, offer, .. } if *from == id && offer.number == number);
-                if space.unexpected(at).is_some_and(|(.., m)| is_it(m)) {
-                    space.remove_unexpected(at);
+                if self.matching.remove_offer(tagged, at, id, number) {
                     self.peers.send_done(id, number, Code::Canceled);
                 }
             }
@@ -395,7 +386,8 @@ impl State {
         if is_there {
             self.peers.send_done(peer, offer.number, status);
         }
-        let position = position.filter(|position| there.is_some_and(|source| self.space(recv.tagged).can_repost(position, source)));
+        let position =
+            position.filter(|position| there.is_some_and(|source| self.matching.space(recv.tagged).can_repost(position, source)));
         match (result, position) {
             (Ok(()), _) => {
                 let n = recv.room.min(offer.len as usize);
@@ -416,9 +408,9 @@ impl State {
         let source = self.peers.get_mut(from).map(|p| p.source).filter(|_| want.source != UNSPEC).unwrap_or(UNSPEC);
         let (want, tagged) = (RecvFilter { source, ..want }, recv.tagged);
         self.note_deadline(recv.deadline());
-        match self.space(tagged).find_unexpected(&want) {
+        match self.matching.space(tagged).find_unexpected(&want) {
             Some(message) => self.match_unexpected(tagged, message, recv, Some((number, want))),
-            None => self.space(tagged).repost(want.source, vec![(number, want, recv)]),
+            None => self.matching.space(tagged).repost(want.source, vec![(number, want, recv)]),
         }
     }
 
@@ -429,11 +421,16 @@ impl State {
         let source = self.peers.loopback_source();
         let number = self.ops.add(Op::Loopback { completion, pieces, site, _owned: owned });
         let message = Unexpected::Loopback { number, data: label.data };
-        match self.space(tagged).find_posted(source, tag).and_then(|at| self.take_recv(tagged, at, completion.len, source)) {
+        match self
+            .matching
+            .space(tagged)
+            .find_posted(source, tag)
+            .and_then(|at| self.matching.take_recv(tagged, at, completion.len, source))
+        {
             Some(recv) => self.deliver(message, recv, label.tag, source, None),
             None => {
                 self.stats.unexpected += 1;
-                self.space(tagged).keep(source, tag, message);
+                self.matching.space(tagged).keep(source, tag, message);
             }
         }
     }

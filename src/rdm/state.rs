@@ -1,24 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The state of a connectionless endpoint: its peers and lanes, receives and unexpected messages, and operations under
-//! way. The functions at the end of the file complete operations and receives: they write the entry into the completion
-//! queue and add to the counter.
+//! The state of a connectionless endpoint: its parts (peers, lanes, matching and others), and operations under way.
 
-use super::cq_reader::CqReader;
-use super::wire::parcel::Label;
-use crate::error::{Code, Error, Result, errno};
-use crate::prov::av::{Name, UNSPEC};
+use crate::error::{Error, Result, errno};
+use crate::prov::av::Name;
 use crate::prov::bind::{Bindings, Options, PART, SILENT};
-use crate::prov::flags;
 use crate::prov::op::{Common, Iov};
-use crate::prov::queue::{Completion, Failure, Origin};
+use crate::prov::queue::Completion;
 use crate::prov::report::Stats;
+use crate::rdm::cq_reader::CqReader;
 use crate::rdm::parts::exposed::ExposedRegions;
 use crate::rdm::parts::lanes::Lanes;
 use crate::rdm::parts::listeners::Listeners;
 use crate::rdm::parts::matching::Matching;
 use crate::rdm::parts::peers::Peers;
-use crate::rdm::peers::outstanding::{FaultInjection, Op, Ops, Recv};
-use crate::rdm::peers::peer::{CompletionInfo, Connection, Id, UNKNOWN};
+use crate::rdm::peers::outstanding::{FaultInjection, Op, Ops};
+use crate::rdm::peers::peer::{CompletionInfo, Connection, Id};
 use crate::sys::time;
 use crate::sys::usercopy::UserCopy;
 use std::collections::VecDeque;
@@ -147,121 +143,29 @@ impl State {
         }
     }
 
-    /// Completes an operation successfully.
-    #[inline]
-    pub fn succeed(&mut self, completion: &CompletionInfo) {
-        if completion.part {
-            return self.bind.ends.put(completion.context, None);
-        }
-        if completion.wants_entry
-            && let Some(q) = &self.bind.tx
-        {
-            q.push(Completion { context: completion.context, flags: completion.kind, len: completion.len, buf: completion.buf, data: 0 });
-        }
-        if let Some(counter) = self.counter_of(completion.kind) {
-            counter.add(1);
-        }
-    }
-
-    fn counter_of(&self, kind: u64) -> Option<&Arc<crate::prov::Counter>> {
-        let c = &self.bind.counters;
-        match kind {
-            k if k & flags::SEND != 0 => c.send.as_ref(),
-            k if k & flags::READ != 0 => c.read.as_ref(),
-            _ => c.write.as_ref(),
-        }
-    }
-
-    /// Completes an operation with an error.
-    #[cold]
-    pub fn fail(&mut self, completion: &CompletionInfo, error: Error) {
-        self.stats.errors += 1;
-        if completion.part {
-            return self.bind.ends.put(completion.context, Some(error));
-        }
-        if let Some(counter) = self.counter_of(completion.kind) {
-            counter.add_error(1);
-        }
-        if completion.silent && error.code == Code::Canceled {
-            return;
-        }
-        if let Some(q) = &self.bind.tx {
-            let entry = Completion { context: completion.context, flags: completion.kind, len: 0, buf: completion.buf, data: 0 };
-            q.fail_from(entry, Failure { error, olen: 0, block: 0 }, Origin { tag: completion.tag, peer: UNSPEC });
-        }
-    }
-
-    /// Completes an operation with its result.
-    pub fn finish(&mut self, completion: &CompletionInfo, result: Result<()>) {
-        match result {
-            Ok(()) => self.succeed(completion),
-            Err(e) => self.fail(completion, e),
-        }
-    }
-
-    /// The origin that an entry reports for a message: its tag, and the sender's index or `UNSPEC`.
-    pub fn origin(tag: Option<u64>, source: u64) -> Origin {
-        Origin { tag: tag.unwrap_or(0), peer: if source >= UNKNOWN { UNSPEC } else { source } }
-    }
-
-    /// Completes a receive whose first `len` bytes are in place. `lost` further bytes of the message did not fit.
-    pub fn received(&mut self, recv: &Recv, len: usize, lost: usize, label: &Label, source: u64) {
-        self.stats.recvs += 1;
-        let kind = flags::RECV | if recv.tagged { flags::TAGGED } else { flags::MSG };
-        let data = if label.data.is_some() { flags::REMOTE_CQ_DATA } else { 0 };
-        let last = if self.matching.finish_part(recv) { flags::MULTI_RECV } else { 0 };
-        let entry =
-            Completion { context: recv.context, flags: kind | data | last, len, buf: recv.first.addr(), data: label.data.unwrap_or(0) };
-        let origin = State::origin(label.tag, source);
-        if let Some(counter) = &self.bind.counters.recv {
-            if lost == 0 { counter.add(1) } else { counter.add_error(1) }
-        }
-        if let Some(q) = &self.bind.rx {
-            // Empty messages use up nothing of a multi-receive buffer, so one buffer can write entries until the queue is
-            // full. A full queue stops the polling of lanes.
-            self.polls_lanes &= recv.multi().is_none() || q.has_room();
-            if lost > 0 {
-                self.stats.errors += 1;
-                let words = format!("the message has {} bytes, the receive only {}", len + lost, recv.room);
-                q.fail_from(entry, Failure { error: Error::coded(errno::ETRUNC, Code::Trunc, words), olen: lost, block: 0 }, origin);
-            } else if recv.wants_entry || last != 0 {
-                q.push_from(entry, origin);
-            }
-        }
-        if let Some((recv, why)) = self.matching.end_if_last(recv) {
-            self.fail_recv(recv, why, UNKNOWN);
-        }
-    }
-
-    /// Fails a receive. A multi-receive buffer fails only when all messages that are arriving in it are in place.
-    pub fn fail_recv(&mut self, recv: Recv, why: Error, source: u64) {
-        if let Some((recv, why)) = self.matching.fail(recv, why) {
-            self.complete_failed_recv(&recv, why, &Label::default(), source);
-        }
-    }
-
-    /// Completes a receive with an error.
-    #[cold]
-    pub fn complete_failed_recv(&mut self, recv: &Recv, error: Error, label: &Label, source: u64) {
-        self.stats.errors += 1;
-        let kind = flags::RECV | if recv.tagged { flags::TAGGED } else { flags::MSG };
-        let last = if self.matching.finish_part(recv) { flags::MULTI_RECV } else { 0 };
-        let entry = Completion { context: recv.context, flags: kind | last, len: 0, buf: recv.first.addr(), data: 0 };
-        if let Some(counter) = &self.bind.counters.recv {
-            counter.add_error(1);
-        }
-        if let Some(q) = &self.bind.rx {
-            q.fail_from(entry, Failure { error, olen: 0, block: 0 }, State::origin(label.tag, source));
-        }
-        if let Some((recv, why)) = self.matching.end_if_last(recv) {
-            self.fail_recv(recv, why, UNKNOWN);
-        }
-    }
-
     /// Wakes the threads that sleep on the endpoint, because a new descriptor has to be watched or work has come up.
     pub fn wake(&self) {
         if self.sleepers > 0 {
             self.bind.rouse();
         }
+    }
+
+    /// The error of a call after the connection has ended.
+    #[cold]
+    pub fn shut_error(&self) -> Error {
+        match self.connection.as_ref().and_then(|connection| connection.ended_by.as_ref()) {
+            Some(why) => Error::coded(errno::ESHUTDOWN, why.code, format!("ep: the connection is over: {}", why.words)),
+            None => Error::new(errno::ESHUTDOWN, "ep: it was shut down"),
+        }
+    }
+
+    /// Decides which operations may take the fast path, from what is bound and which options are set.
+    pub fn settle_fast(&mut self) {
+        let open = self.bind.enabled && !self.closed && self.faults.is_none();
+        let b = &self.bind;
+        self.fast_send = open && b.tx.is_some() && b.counters.send.is_none() && !self.deliver;
+        self.entry_by_default = b.wants_plain_receive();
+        self.fast_recv = open && b.rx.is_some() && b.counters.recv.is_none() && self.options.recv_deadline_ns == 0;
+        self.fast_untagged = self.fast_recv && !b.receives_several();
     }
 }

@@ -2,19 +2,18 @@
 //! Connected endpoints (type MSG) with tags: one endpoint of a provider is the only lane. There are no names and no
 //! address vector. While the two sides connect, each announces its grant in front of its private data.
 
-use super::matching_listener::MatchingRequest;
 use crate::error::{Code, Error, Result, errno};
-use crate::prov::Request;
 use crate::prov::bind::Stage;
 use crate::prov::event::{Event, EventKind};
-use crate::prov::name;
 use crate::prov::ops::OpFlags;
 use crate::prov::request::own_request;
+use crate::prov::{Request, name};
+use crate::rdm::connect::matching_listener::MatchingRequest;
 use crate::rdm::limits::FIRST_GRANT;
 use crate::rdm::memory::lane_domains::Domain;
 use crate::rdm::peers::credit::Credit;
 use crate::rdm::peers::link::Link;
-use crate::rdm::peers::peer::{Connection, Id, ONLY_PEER, Phase};
+use crate::rdm::peers::peer::{Connection, ONLY_PEER, Phase};
 use crate::rdm::state::State;
 use crate::rdm::wire::hello::{VERSION, decode_matched, encode_matched};
 use std::sync::Arc;
@@ -33,25 +32,6 @@ impl State {
         let Some(connection) = &self.connection else { return Ok(()) };
         connection.link.set_options(self.options);
         connection.link.ep.enable(OpFlags::default())
-    }
-
-    /// The peer of a connected endpoint; an error while the endpoint is not connected.
-    #[cold]
-    pub fn only_peer(&self) -> Result<Id> {
-        match self.peers.get(ONLY_PEER).map(|p| &p.phase) {
-            Some(Phase::Ready(_)) => Ok(ONLY_PEER),
-            Some(Phase::Unconnected) | None => Err(Error::fixed(errno::ENOTCONN, "ep: not connected")),
-            _ => Err(Error::fixed(errno::ENOTCONN, "ep: not connected yet: wait for GDRFAB_CONNECTED on the event queue")),
-        }
-    }
-
-    /// The error of a call after the connection has ended.
-    #[cold]
-    pub fn shut_error(&self) -> Error {
-        match self.connection.as_ref().and_then(|connection| connection.ended_by.as_ref()) {
-            Some(why) => Error::coded(errno::ESHUTDOWN, why.code, format!("ep: the connection is over: {}", why.words)),
-            None => Error::new(errno::ESHUTDOWN, "ep: it was shut down"),
-        }
     }
 
     /// The lane; an error if the endpoint may not begin to connect now.
@@ -154,24 +134,6 @@ impl State {
             eq.push(Event { data, error: Some(why.clone()), ..connection.event(EventKind::Connected) });
         }
         self.lane_lost(ONLY_PEER, why);
-    }
-
-    /// Fails all receives after the connection was lost, and reports the loss by events.
-    pub fn connection_lost(&mut self, why: Error) {
-        let Some(connection) = &mut self.connection else { return };
-        let told = connection.ended_by.replace(why.clone()).is_some();
-        // If this side closed the endpoint, the call that closed it reports the end.
-        if std::mem::replace(&mut self.closed, true) {
-            return;
-        }
-        self.polls_lanes = false;
-        self.settle_fast();
-        self.end_receives(&why);
-        let (Some(connection), Some(eq), false) = (&self.connection, &self.bind.eq, told) else { return };
-        if !matches!(why.code, Code::PeerGone | Code::Canceled) {
-            eq.push(Event { error: Some(why), ..connection.event(EventKind::Shutdown) });
-        }
-        eq.push(connection.event(EventKind::Shutdown));
     }
 }
 

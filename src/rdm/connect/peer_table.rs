@@ -2,8 +2,8 @@
 //! Keeps messages and receives under the current indexes of their peers when the address vector changes, and has the records of peers
 //! freed to which no message and no receive refers.
 
-use crate::error::Result;
-use crate::rdm::peers::peer::Id;
+use crate::error::{Error, Result, errno};
+use crate::rdm::peers::peer::{Id, ONLY_PEER, Phase};
 use crate::rdm::state::State;
 
 impl State {
@@ -55,6 +55,16 @@ impl State {
             let mut referenced = self.matching.peers();
             referenced.extend(self.faults.iter().flat_map(|faults| faults.delayed_peers()));
             self.peers.free_dead(&referenced);
+        }
+    }
+
+    /// The peer of a connected endpoint; an error while the endpoint is not connected.
+    #[cold]
+    pub fn only_peer(&self) -> Result<Id> {
+        match self.peers.get(ONLY_PEER).map(|p| &p.phase) {
+            Some(Phase::Ready(_)) => Ok(ONLY_PEER),
+            Some(Phase::Unconnected) | None => Err(Error::fixed(errno::ENOTCONN, "ep: not connected")),
+            _ => Err(Error::fixed(errno::ENOTCONN, "ep: not connected yet: wait for GDRFAB_CONNECTED on the event queue")),
         }
     }
 }

@@ -1,34 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Connects and loses peers. When the program first uses a peer, this side dials the peer over one lane after another
+//! Connects peers. When the program first uses a peer, this side dials the peer over one lane after another
 //! until one leads to it, and stays with that lane. A caller introduces itself: it sends its name and the nonce of the
 //! endpoint that it wants, because a later endpoint (another incarnation) may listen at the same address. If two
 //! endpoints call each other at once, the call of the endpoint with the greater name counts.
 
 use crate::error::{Code, Error, Result, errno};
-use crate::prov::av::Name;
 use crate::prov::bind::Options;
-use crate::prov::event::{Event, EventKind};
 use crate::prov::ops::OpFlags;
 use crate::prov::{Reach, Request};
 use crate::rdm::limits::{FIRST_GRANT, UNLISTED_MAX};
 use crate::rdm::memory::lane_domains::Domain;
-use crate::rdm::parts::exposed::RevokedOffer;
-use crate::rdm::parts::peers::LostPeer;
 use crate::rdm::peers::credit::Credit;
 use crate::rdm::peers::link::Link;
-use crate::rdm::peers::outstanding::Op;
 use crate::rdm::peers::peer::{Id, Phase};
 use crate::rdm::state::State;
 use crate::rdm::wire::hello::{Intro, Refusal};
 use crate::sys::time;
-use std::collections::HashSet;
 use std::sync::Arc;
 
-/// Time for which this side waits for the peer's own call after both sides called each other, before this side dials
-/// again.
-const CROSSED_WAIT_NS: u64 = 500_000_000;
 /// Pause before this side dials a peer again that had no room: at first, and at most.
-const REDIAL_MIN_NS: u64 = 20_000_000;
+pub const REDIAL_MIN_NS: u64 = 20_000_000;
 const REDIAL_MAX_NS: u64 = 1_000_000_000;
 /// Time limit for dialing over a device that the peer may not have, before the next lane is tried.
 const DEVICE_DIAL_NS: u64 = 3_000_000_000;
@@ -204,7 +195,7 @@ impl State {
     }
 
     /// Handles a failed attempt to connect a peer. If anything waits for the peer, this side dials it again.
-    fn redial(&mut self, id: Id) {
+    pub fn redial(&mut self, id: Id) {
         if let Some(peer) = self.peers.get_mut(id) {
             peer.phase = Phase::Unconnected;
             if !peer.waiting.is_empty() {
@@ -215,93 +206,8 @@ impl State {
         }
     }
 
-    /// Handles the events of all lanes.
-    pub fn take_events(&mut self, domain: &Domain) {
-        while let Some((id, event)) = self.lanes.next_event() {
-            self.on_event(domain, id, event);
-        }
-    }
-
-    /// Passes a lane's event about its rails or ports on to the program, if the event queue has room. On a connectionless
-    /// endpoint the event names no object.
-    fn forward_event(&self, event: Event) {
-        let Some(eq) = self.bind.eq.as_ref().filter(|_| self.bind.has_event_room()) else { return };
-        let (object, context) = self.connection.as_ref().map_or((0, 0), |connection| (connection.object, connection.context));
-        eq.push(Event { object, context, ..event });
-    }
-
-    /// Handles an event of a peer's lane: the lane is connected, was refused or has ended, or its rails have changed.
-    fn on_event(&mut self, domain: &Domain, id: Id, event: Event) {
-        // A notice about rails or ports does not end the connection.
-        if event.kind == EventKind::Notify as u32 {
-            return self.forward_event(event);
-        }
-        // The lane has ended. Parcels that arrived before its end are handled first.
-        if event.kind != EventKind::Connected as u32
-            && let Some(link) = self.peers.get_mut(id).and_then(|p| p.ready().cloned())
-        {
-            self.drain_lane(id, &link);
-        }
-        if self.connection.is_some() {
-            return self.on_connection_event(domain, event);
-        }
-        let Some(peer) = self.peers.get_mut(id) else { return };
-        if event.kind != EventKind::Connected as u32 {
-            let gone = || Error::coded(errno::ECONNRESET, Code::PeerGone, "the peer closed the connection or died");
-            return self.lane_lost(id, event.error.unwrap_or_else(gone));
-        }
-        match (&peer.phase, event.error) {
-            (Phase::Dialing(link), None) => {
-                let link = link.clone();
-                match Intro::decode(&event.data) {
-                    Ok(intro) if peer.name.means(&intro.name) && (peer.expected_nonce == 0 || peer.expected_nonce == intro.name.nonce) => {
-                        peer.name = intro.name;
-                        peer.credit = Credit::new(intro.grant);
-                        self.update_source(id);
-                        self.lane_ready(domain, id, link);
-                    }
-                    Ok(_) => self.lane_lost(id, wrong_incarnation()),
-                    Err(e) => self.lane_lost(id, e),
-                }
-            }
-            (Phase::Accepting(link), None) => {
-                let link = link.clone();
-                self.lane_ready(domain, id, link);
-            }
-            (Phase::Dialing(link), Some(why)) => {
-                let link = link.clone();
-                let next = link.lane_index + 1;
-                self.note_why_not(domain, id, link.lane_index, &why);
-                self.lanes.end(&link);
-                match Refusal::decode(&event.data) {
-                    Some(Refusal::Crossed) => self.peers.await_peer(id, CROSSED_WAIT_NS),
-                    Some(Refusal::Stale) => self.lane_lost(id, wrong_incarnation()),
-                    Some(Refusal::Full) if self.connect_time_left(id) > 0 => self.await_room(id),
-                    Some(Refusal::Full) => self.lane_lost(id, no_room_for_callers()),
-                    Some(Refusal::Unnamed) => self.lane_lost(id, unnamed()),
-                    // The peer is alive, so this lane is the right one and only the moment was wrong. Another lane is not
-                    // tried, because the peer itself would choose this one.
-                    _ if matches!(why.code, Code::Busy | Code::PeerGone) && self.connect_time_left(id) > 0 => {
-                        self.peers.await_peer(id, REDIAL_MIN_NS)
-                    }
-                    _ if why.code == Code::Rejected || next >= domain.lanes.len() || self.connect_time_left(id) == 0 => {
-                        self.lane_lost(id, why)
-                    }
-                    _ => self.dial(domain, id, next),
-                }
-            }
-            (Phase::Accepting(link), Some(_)) => {
-                let link = link.clone();
-                self.lanes.end(&link);
-                self.redial(id);
-            }
-            (_, Some(why)) => self.lane_lost(id, why),
-            _ => {}
-        }
-    }
-
     /// Keeps the reason why a lane does not lead to a peer, for reports of the path to the peer.
-    fn note_why_not(&mut self, domain: &Domain, id: Id, lane_index: usize, why: &Error) {
+    pub fn note_why_not(&mut self, domain: &Domain, id: Id, lane_index: usize, why: &Error) {
         let (Some(lane), Some(peer)) = (domain.lanes.get(lane_index), self.peers.get_mut(id)) else { return };
         let why = || Some(format!("{}: {}", lane.provider.name(), why.words).into());
         match lane.provider.reach() {
@@ -312,7 +218,7 @@ impl State {
     }
 
     /// Handles a refusal for lack of room: this side dials the peer again after a pause that grows each time.
-    fn await_room(&mut self, id: Id) {
+    pub fn await_room(&mut self, id: Id) {
         let left = self.connect_time_left(id);
         let Some(peer) = self.peers.get_mut(id) else { return };
         if peer.refusals == 0 {
@@ -324,7 +230,7 @@ impl State {
     }
 
     /// Time left for dialing a peer, in nanoseconds; 0 if it is used up.
-    fn connect_time_left(&mut self, id: Id) -> u64 {
+    pub fn connect_time_left(&mut self, id: Id) -> u64 {
         let (now, limit) = (time::now_ns(), self.options.connect_timeout_ns);
         let Some(peer) = self.peers.get_mut(id) else { return 0 };
         if peer.connect_until == 0 {
@@ -354,72 +260,10 @@ impl State {
             self.redial(id);
         }
     }
-
-    /// Ends everything that concerns a peer whose lane is lost or was not found. Operations, offers and reads end with
-    /// `why`. The next message to the peer dials it again.
-    #[cold]
-    pub fn lane_lost(&mut self, id: Id, why: Error) {
-        let Some((link, was_ready)) = self.peers.get_mut(id).map(|p| (p.link().cloned(), p.ready().is_some())) else { return };
-        if let Some(link) = link {
-            // Results name the link, so they are taken while the link still stands for this peer.
-            self.take_results();
-            self.lanes.end(&link);
-            self.past_stats.add(&link.ep.stats());
-            let _ = link.ep.shutdown();
-            self.take_results();
-            self.matching.remove_offers_of(link.number);
-        }
-        let Some(LostPeer { name, source, waiting, reads }) = self.peers.lost(id) else { return };
-        let is_gone = was_ready || is_gone_for_good(&name, &why);
-        for w in waiting {
-            self.fail_pending(w, why.clone());
-        }
-        // A lane ends the operations that it has, once it no longer touches their buffers. Offers end here.
-        let offered = self.ops.each().filter(|(_, op)| matches!(op, Op::Offered { peer, .. } | Op::Withdrawn { peer } if *peer == id));
-        let offered: HashSet<u64> = offered.map(|(number, _)| number).collect();
-        let open = offered.iter().filter_map(|number| match self.ops.take(*number) {
-            Some(Op::Offered { completion, exposed, _owned, .. }) => {
-                Some(RevokedOffer { completion, number: 0, exposed, needs_answer: false, why: why.clone(), _owned })
-            }
-            _ => None,
-        });
-        self.exposed.peer_gone(&offered, open);
-        for number in reads {
-            self.read_ended(number, Err(why.clone()));
-        }
-        if was_ready && !self.closed {
-            self.post_delayed_for(id, source);
-        }
-        // Receives for a peer that was never reached stay, because the peer may still start. Such receives fail only if
-        // nobody listens at the peer's address, or if another endpoint does.
-        if is_gone {
-            for recv in self.matching.take_receives_for(source) {
-                self.fail_recv(recv, why.clone(), source);
-            }
-            self.end_delayed(&why, usize::MAX, |held| held.from == Some(id));
-        }
-        self.reap(id);
-        self.connection_lost(why);
-    }
-}
-
-/// True if an attempt failed because the endpoint of this whole name is gone: nobody listens there, or another endpoint does.
-fn is_gone_for_good(name: &Name, why: &Error) -> bool {
-    name.nonce != 0 && (why.code == Code::PeerGone || (why.errno == errno::ECONNREFUSED && why.code == Code::None))
 }
 
 /// The error of a peer that refuses callers which its address vector does not name.
 pub(in crate::rdm) fn no_room_for_callers() -> Error {
     let words = "the peer has as many callers that its address vector does not name as it takes";
     Error::coded(errno::ECONNREFUSED, Code::Busy, words)
-}
-
-fn unnamed() -> Error {
-    Error::coded(errno::ECONNREFUSED, Code::Rejected, "the peer lets only those in that know its whole name (gdrfab_ep_getname)")
-}
-
-/// The error if another endpoint listens at the address of the wanted endpoint.
-fn wrong_incarnation() -> Error {
-    let words = "the endpoint that was meant is gone: another one listens at its address now";
-    Error::coded(errno::ECONNREFUSED, Code::PeerGone, words)
 }

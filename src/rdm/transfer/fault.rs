@@ -58,15 +58,6 @@ impl State {
         true
     }
 
-    /// Ends the peer's lane as if the peer had died. The operations that the lane has end before the operations that
-    /// wait.
-    fn lose(&mut self, id: Id) {
-        if let Some(lane) = self.peers.get_mut(id).and_then(|p| p.ready()).and_then(|link| link.lane()) {
-            lane.lose(Plan::gone());
-        }
-        self.lane_lost(id, Plan::gone());
-    }
-
     /// Posts an accepted receive, or delays it if the plan says so. If the plan ends the lane, the receive fails.
     #[cold]
     pub fn post_faulty(&mut self, from: Option<Id>, want: RecvFilter, recv: Recv) -> Result<()> {

@@ -89,15 +89,6 @@ impl State {
         }
         posted
     }
-
-    /// Completes the lists, and parts of lists, that the lanes have moved.
-    #[cold]
-    pub fn take_lists(&mut self) {
-        for (number, why) in self.lanes.take_list_ends() {
-            self.lists = self.lists.saturating_sub(1);
-            self.rma_ended(number as u64, why);
-        }
-    }
 }
 
 /// The list with the descriptors that one lane uses; `None` if the list has no descriptors.

@@ -3,17 +3,15 @@
 //! waits in the peer's queue, in order. Short messages are sent as eager parcels. Longer messages, and short ones without
 //! credit, are offered: their memory is exposed, and the receiver reads it.
 
-use super::atomic::only_by_card;
-use crate::error::{Code, Error, Result, errno};
+use crate::error::{Error, Result, errno};
 use crate::fallible::{MakeRoom, zeroed};
 use crate::hmem::Site;
 use crate::mr::RegionId;
 use crate::mr::piece::load;
-use crate::prov::Reach;
 use crate::prov::atomic::{AtomicOp, Operands};
 use crate::prov::bind::BY_CARD;
-use crate::prov::flags;
 use crate::prov::op::{Common, Dir, IOV_LIMIT, Iov, Pieces, RmaIov, measure, total};
+use crate::prov::{Reach, flags};
 use crate::rdm::limits::{INJECT_SIZE, MAX_MSG, OFFERS_MAX};
 use crate::rdm::memory::lane_domains::Domain;
 use crate::rdm::memory::region_quota::is_out_of_room;
@@ -21,9 +19,9 @@ use crate::rdm::peers::link::Link;
 use crate::rdm::peers::outstanding::Op;
 use crate::rdm::peers::peer::{Id, PendingKind, PendingOp, Phase};
 use crate::rdm::state::State;
+use crate::rdm::transfer::atomic::only_by_card;
 use crate::rdm::wire::parcel::{Label, ParcelWords, eager};
 use crate::sys::time;
-use crate::sys::usercopy::UserCopy;
 use std::sync::Arc;
 
 /// Result of an attempt to start an operation.
@@ -195,19 +193,6 @@ impl State {
         }
     }
 
-    /// Fails an operation that has not started.
-    pub fn fail_pending(&mut self, waiting: PendingOp, why: Error) {
-        if let PendingKind::Message { offered: Some((number, _)), .. } = waiting.kind
-            && let Some(Op::Offered { peer: id, exposed, .. }) = self.ops.take(number)
-        {
-            if let Some(peer) = self.peers.get_mut(id) {
-                peer.exposed = peer.exposed.saturating_sub(exposed.len());
-            }
-            self.exposed.give_back(exposed);
-        }
-        self.fail(&waiting.completion, why);
-    }
-
     /// Starts an operation: sends a message at once, offers it, or posts RMA on the lane. Blocked if the lane has no
     /// room, or credit or quota is missing.
     fn start(&mut self, domain: &Domain, id: Id, link: &Arc<Link>, w: &mut PendingOp) -> StartOutcome {
@@ -336,51 +321,6 @@ impl State {
             }
         }
     }
-
-    /// Handles the peer's answer to an offer (DONE): the peer has read the message, or could not or need not read it.
-    pub fn on_done(&mut self, id: Id, number: u64, status: Code) -> Result<()> {
-        // The peer has not been told of an offer that still waits for room in the lane, so it cannot answer the offer.
-        let first = self.peers.get_mut(id).and_then(|p| p.waiting.front());
-        let waits = first.is_some_and(|w| matches!(w.kind, PendingKind::Message { offered: Some((n, _)), .. } if n == number));
-        match self.ops.get(number) {
-            Some(Op::Offered { peer, .. } | Op::Withdrawn { peer }) if *peer == id && !waits => {}
-            _ => return Err(Error::coded(errno::EPROTO, Code::PeerBroke, "the peer took an offer that was never made")),
-        }
-        let op = self.ops.take(number);
-        if let Some(peer) = self.peers.get_mut(id) {
-            (peer.open_offers, peer.in_flight) = (peer.open_offers.saturating_sub(1), peer.in_flight.saturating_sub(1));
-        }
-        match op {
-            Some(Op::Offered { completion, exposed, pieces, .. }) => {
-                if let Some(peer) = self.peers.get_mut(id) {
-                    peer.exposed = peer.exposed.saturating_sub(exposed.len());
-                }
-                self.exposed.give_back(exposed);
-                self.finish(&completion, if status == Code::None { Ok(()) } else { Err(read_failure(&self.user_copy, status, &pieces)) });
-            }
-            // This side took the offer back; the offer's entry may wait only for this answer.
-            _ => {
-                if let Some((completion, why)) = self.exposed.answered(number) {
-                    self.finish(&completion, if status == Code::None { Ok(()) } else { Err(why) });
-                }
-            }
-        }
-        self.peers.mark_busy(id);
-        Ok(())
-    }
-}
-
-/// The error of a message that the receiver could not read. If memory of this side is missing, the error says so;
-/// otherwise it gives the receiver's reason.
-#[cold]
-pub(in crate::rdm) fn read_failure(user: &UserCopy, code: Code, pieces: &Pieces) -> Error {
-    if code == Code::Fault
-        && let Some(at) = user.unreadable(pieces.as_slice())
-    {
-        let argument = if let Pieces::One(_) = pieces { "buf".into() } else { format!("iov[{at}]") };
-        return Error::coded(errno::EFAULT, code, format!("{argument}: memory of the message is not there, or may not be read"));
-    }
-    Error::coded(errno::EIO, code, format!("the receiver could not read the message: {}", Code::words(code.0)))
 }
 
 impl PendingOp {

@@ -30,6 +30,8 @@ use crate::rdm::parts::listeners::Listeners;
 use crate::rdm::parts::matching::Matching;
 use crate::rdm::parts::peers::Peers;
 use crate::rdm::peers::outstanding::{FaultInjection, Ops};
+use crate::rdm::peers::peer::ONLY_PEER;
+use crate::rdm::transfer::cancel::Cancelled;
 use crate::sync::gate::Fences;
 use crate::sync::serial::{Rank, Serial};
 use crate::sys::epoll::Poller;
@@ -174,7 +176,13 @@ impl prov::Endpoint for Endpoint {
     }
 
     fn shutdown(&self) -> Result<()> {
-        self.state.lock().shut_down(&self.domain)
+        let mut s = self.state.lock();
+        let link = s.lane_to_end()?;
+        crate::log!(Debug, "ep: lane {} is shut down", link.number);
+        s.flush_promised(&self.domain);
+        s.drain_lane(ONLY_PEER, &link);
+        s.end_all(&self.domain);
+        Ok(())
     }
 
     fn close(&self) -> Result<()> {
@@ -246,7 +254,11 @@ impl prov::Endpoint for Endpoint {
     }
 
     fn cancel(&self, context: usize) -> Result<()> {
-        self.state.lock().cancel(&self.domain, context)
+        let mut s = self.state.lock();
+        if s.cancel(&self.domain, context)? == Cancelled::Withdrawn {
+            s.run_queued_work(&self.domain);
+        }
+        Ok(())
     }
 
     fn progress(&self, force: bool) {

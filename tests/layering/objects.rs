@@ -14,7 +14,6 @@ const RECORDED: &[(&str, usize)] = &[
     ("prov::tcp::rail::set::Rails", 2),
     ("prov::tcp::state::State", 12),
     ("prov::verbs::state::State", 14),
-    ("rdm::state::State", 6),
 ];
 
 /// Where a type is defined, and its name.

@@ -81,20 +81,14 @@ impl State {
         }
     }
 
-    /// Ends the connection: sends what the program believes sent, and fails everything outstanding.
-    pub fn shut_down(&mut self, domain: &Domain) -> Result<()> {
+    /// The lane; an error if there is no connection that this side can end.
+    pub fn lane_to_end(&self) -> Result<Arc<Link>> {
         let Some(connection) = &self.connection else { return Err(connectionless()) };
-        let link = connection.link.clone();
         match self.peers.get(ONLY_PEER).map(|p| &p.phase) {
-            _ if self.closed => return Err(self.shut_error()),
-            Some(Phase::Unconnected) | None => return Err(Error::fixed(errno::ENOTCONN, "ep: not connected")),
-            _ => {}
+            _ if self.closed => Err(self.shut_error()),
+            Some(Phase::Unconnected) | None => Err(Error::fixed(errno::ENOTCONN, "ep: not connected")),
+            _ => Ok(connection.link.clone()),
         }
-        crate::log!(Debug, "ep: lane {} is shut down", link.number);
-        self.flush_promised(domain);
-        self.drain_lane(ONLY_PEER, &link);
-        self.end_all(domain);
-        Ok(())
     }
 
     /// Handles an event of the lane.

@@ -61,7 +61,7 @@ impl State {
         self.connection_lost(why);
     }
 
-    /// Ends the peer's lane as if the peer had died. The operations that the lane has end before the operations that
+    /// Ends the peer's lane as if the peer had died, because fault injection says so. The operations that the lane has end before the operations that
     /// wait.
     pub fn lose(&mut self, id: Id) {
         if let Some(lane) = self.peers.get_mut(id).and_then(|p| p.ready()).and_then(|link| link.lane()) {

@@ -10,17 +10,26 @@ use crate::rdm::peers::outstanding::Op;
 use crate::rdm::peers::peer::{CompletionInfo, Id, UNKNOWN};
 use crate::rdm::state::State;
 
+/// Result of a cancel that found something.
+#[derive(PartialEq)]
+pub enum Cancelled {
+    /// The receive or the operation has ended, or its lane ends it.
+    Ended,
+    /// An offer was taken back, and the peer has to be told.
+    Withdrawn,
+}
+
 impl State {
     /// Cancels the first receive with this context. If there is none, cancels the first operation with this context that
     /// can still be cancelled.
-    pub fn cancel(&mut self, domain: &Domain, context: usize) -> Result<()> {
+    pub fn cancel(&mut self, domain: &Domain, context: usize) -> Result<Cancelled> {
         let why = Error::coded(errno::ECANCELED, Code::Canceled, "cancelled by the caller");
         if let Some(recv) = self.matching.take_receives(1, |r| r.context == context).pop() {
             self.fail_recv(recv, why, UNKNOWN);
-            return Ok(());
+            return Ok(Cancelled::Ended);
         }
         if self.end_delayed(&why, 1, |held| held.recv.context == context) > 0 {
-            return Ok(());
+            return Ok(Cancelled::Ended);
         }
         let (mut result, mut after) = (Err(nothing_to_cancel()), None);
         // A lane may refuse to cancel an operation that it has begun; then the next candidate is tried.
@@ -46,24 +55,23 @@ impl State {
                 result = self.cancel_op(domain, number, why.clone());
             } else if let Some(waiting) = self.peers.get_mut(id).and_then(|p| p.waiting.remove(number as usize)) {
                 self.fail_pending(waiting, why.clone());
-                result = Ok(());
+                result = Ok(Cancelled::Ended);
             }
         }
         result
     }
 
-    fn cancel_op(&mut self, domain: &Domain, number: u64, why: Error) -> Result<()> {
+    fn cancel_op(&mut self, domain: &Domain, number: u64, why: Error) -> Result<Cancelled> {
         let id = match self.ops.get(number) {
             Some(Op::Rma { peer, .. }) => *peer,
             Some(Op::Offered { .. }) => {
                 self.withdraw(domain, number, why);
-                self.run_queued_work(domain);
-                return Ok(());
+                return Ok(Cancelled::Withdrawn);
             }
-            _ => return if self.withdraw_loopback(number, why) { Ok(()) } else { Err(nothing_to_cancel()) },
+            _ => return if self.withdraw_loopback(number, why) { Ok(Cancelled::Ended) } else { Err(nothing_to_cancel()) },
         };
         let link = self.peers.get_mut(id).and_then(|p| p.link().cloned()).ok_or_else(nothing_to_cancel)?;
-        link.ep.cancel(number as usize)
+        link.ep.cancel(number as usize).map(|()| Cancelled::Ended)
     }
 
     /// Takes an offer back, so that the peer does not match it any more. If the peer is already reading the message, the

@@ -31,7 +31,7 @@ impl FaultInjection {
 
 impl State {
     /// Starts the plan of a peer whose lane is connected now, with the operations that waited for the lane. False if the
-    /// plan ended the lane.
+    /// plan ends the lane: the caller loses it.
     #[cold]
     pub fn begin_faults(&mut self, domain: &Domain, id: Id) -> bool {
         if let Some(peer) = self.peers.get_mut(id) {
@@ -40,7 +40,8 @@ impl State {
         self.apply_faults(id, 0)
     }
 
-    /// Applies the plan to the operations that wait for a peer, from index `from` on. False if the plan ended the lane.
+    /// Applies the plan to the operations that wait for a peer, from index `from` on. False if the plan ends the lane: the
+    /// caller loses it.
     #[cold]
     pub fn apply_faults(&mut self, id: Id, from: usize) -> bool {
         let Some(peer) = self.peers.get_mut(id).filter(|p| p.ready().is_some()) else { return true };
@@ -49,41 +50,35 @@ impl State {
             match plan.post(Op::of(waiting.completion.kind)) {
                 Verdict::Go => {}
                 Verdict::Hold(until) => waiting.delayed_until = until,
-                Verdict::Lose => {
-                    self.lose(id);
-                    return false;
-                }
+                Verdict::Lose => return false,
             }
         }
         true
     }
 
-    /// Posts an accepted receive, or delays it if the plan says so. If the plan ends the lane, the receive fails.
+    /// Posts an accepted receive, or delays it if the plan says so. If the plan ends the lane, returns the peer that the
+    /// caller loses, and the receive, which fails then.
     #[cold]
-    pub fn post_faulty(&mut self, from: Option<Id>, want: RecvFilter, recv: Recv) -> Result<()> {
+    pub fn post_faulty(&mut self, from: Option<Id>, want: RecvFilter, recv: Recv) -> Result<Option<(Id, Recv)>> {
         let peer = from.or(self.connection.is_some().then_some(ONLY_PEER)).and_then(|id| self.peers.get_mut(id));
         let peer = peer.filter(|p| p.ready().is_some());
-        let (id, Some(faults)) = (from.unwrap_or(ONLY_PEER), &mut self.faults) else { return self.post_recv(want, recv) };
+        let (id, Some(faults)) = (from.unwrap_or(ONLY_PEER), &mut self.faults) else { return self.post_recv(want, recv).map(|()| None) };
         let verdict = match peer {
             Some(peer) => peer.fault_plan.as_mut().map_or(Verdict::Go, |plan| plan.post(Op::Recv)),
             None => faults.plan.early(Op::Recv),
         };
         let until = match verdict {
-            Verdict::Lose => {
-                self.lose(id);
-                self.fail_recv(recv, Plan::gone(), UNKNOWN);
-                return Ok(());
-            }
+            Verdict::Lose => return Ok(Some((id, recv))),
             Verdict::Hold(until) => until,
             Verdict::Go => 0,
         };
         // A receive waits at least as long as the receive delayed before it, so that the order stays.
         let before = faults.delayed.back().map_or(0, |delayed| delayed.until);
         if until | before == 0 {
-            return self.post_recv(want, recv);
+            return self.post_recv(want, recv).map(|()| None);
         }
         faults.delayed.push_back(DelayedRecv { until: until.max(before), from, want, recv });
-        Ok(())
+        Ok(None)
     }
 
     /// Posts the receives whose delay is over.

@@ -5,6 +5,7 @@ use crate::error::{Error, Result, errno};
 use crate::mr::parts;
 use crate::prov::av::UNSPEC;
 use crate::prov::bind::ANY_PATH;
+use crate::prov::fault::Plan;
 use crate::prov::flags;
 use crate::prov::flags::{CLAIM, DISCARD, PEEK};
 use crate::prov::op::{Common, Dir, Iov, RmaIov, measure};
@@ -12,7 +13,7 @@ use crate::rdm::limits::MAX_MSG;
 use crate::rdm::matching::matcher::RecvFilter;
 use crate::rdm::memory::lane_domains::Domain;
 use crate::rdm::peers::outstanding::{Op, Recv, RecvExtra};
-use crate::rdm::peers::peer::Id;
+use crate::rdm::peers::peer::{Id, UNKNOWN};
 use crate::rdm::peers::unexpected::Unexpected;
 use crate::rdm::state::State;
 use crate::rdm::transfer::deliver::sender_gone;
@@ -75,7 +76,13 @@ impl State {
         recv.more = if is_plain { None } else { Some(Box::new(more)) };
         match self.faults.is_none() || self.closed {
             true => self.post_recv(want, recv),
-            false => self.post_faulty(from, want, recv),
+            false => {
+                if let Some((id, recv)) = self.post_faulty(from, want, recv)? {
+                    self.lose(id);
+                    self.fail_recv(recv, Plan::gone(), UNKNOWN);
+                }
+                Ok(())
+            }
         }
     }
 

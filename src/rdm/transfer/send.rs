@@ -150,8 +150,9 @@ impl State {
         if let Some(peer) = self.peers.get_mut(id) {
             let last = peer.waiting.len();
             peer.waiting.push_back(waiting);
-            if self.faults.is_none() || self.apply_faults(id, last) {
-                self.flush(domain, id);
+            match self.faults.is_none() || self.apply_faults(id, last) {
+                true => self.flush(domain, id),
+                false => self.lose(id),
             }
             // Results that the lane produced during the call are completed now.
             self.take_results();

@@ -29,6 +29,7 @@ use crate::rdm::parts::lanes::Lanes;
 use crate::rdm::parts::listeners::Listeners;
 use crate::rdm::parts::matching::Matching;
 use crate::rdm::parts::peers::Peers;
+use crate::rdm::parts::turns::Turns;
 use crate::rdm::peers::outstanding::{FaultInjection, Ops};
 use crate::rdm::peers::peer::ONLY_PEER;
 use crate::rdm::transfer::cancel::Cancelled;
@@ -79,9 +80,7 @@ impl Endpoint {
             lists: 0,
             user_copy: domain.user_copy.clone(),
             earliest: 0,
-            turns: 0,
-            last_fill_turn: u32::MAX / 2,
-            last_rare_poll: 0,
+            turns: Turns::default(),
             stats: Stats::default(),
             past_stats: Stats::default(),
             sleepers: 0,

@@ -13,6 +13,7 @@ use crate::rdm::parts::lanes::Lanes;
 use crate::rdm::parts::listeners::Listeners;
 use crate::rdm::parts::matching::Matching;
 use crate::rdm::parts::peers::Peers;
+use crate::rdm::parts::turns::Turns;
 use crate::rdm::peers::outstanding::{FaultInjection, Op, Ops};
 use crate::rdm::peers::peer::{CompletionInfo, Connection, Id};
 use crate::sys::time;
@@ -63,12 +64,7 @@ pub struct State {
     pub user_copy: Arc<UserCopy>,
     /// The earliest deadline of anything outstanding; 0 if there is none.
     pub earliest: u64,
-    /// Turns of progress so far; wraps around.
-    pub turns: u32,
-    /// The last turn in which any lane filled a receive.
-    pub last_fill_turn: u32,
-    /// Time of the last poll of rare matters, in ticks of the clock counter.
-    pub last_rare_poll: u64,
+    pub turns: Turns,
     /// `stats`: counts of the messages that this layer matches. `past_stats`: traffic of lanes that have ended, and of
     /// loopback copies.
     pub stats: Stats,

@@ -8,3 +8,4 @@ pub mod lanes;
 pub mod listeners;
 pub mod matching;
 pub mod peers;
+pub mod turns;

@@ -16,10 +16,6 @@ use crate::rdm::wire::parcel::{Label, MessageOffer, ParcelHead};
 use crate::sync::cursor::Brief;
 use std::sync::Arc;
 
-/// Turns after a filled receive in which a message without a receive may stay with its lane. A program that reads its
-/// queue until the queue is empty takes one turn without a message before it posts the next receive.
-const DEFER_TURNS: u32 = 2;
-
 /// Receives the parcels of one lane.
 struct LaneSink<'a> {
     state: &'a mut State,
@@ -37,7 +33,7 @@ struct LaneSink<'a> {
 impl<'a> LaneSink<'a> {
     #[inline(always)]
     fn new(state: &'a mut State, id: Id, link: &'a Link, may_defer: bool) -> LaneSink<'a> {
-        let defers = may_defer && link.turns_since_fill(state.turns) <= DEFER_TURNS;
+        let defers = may_defer && state.turns.may_defer(link);
         LaneSink { state, id, link, progressed: false, may_defer, defers }
     }
 
@@ -46,8 +42,7 @@ impl<'a> LaneSink<'a> {
         self.progressed = true;
         match self.state.on_fast(self.id, self.link.number, parcel, self.defers) {
             FastOutcome::Filled => {
-                self.state.last_fill_turn = self.state.turns;
-                self.link.set_last_fill(self.state.turns);
+                self.state.turns.filled(self.link);
                 self.defers = self.may_defer;
                 true
             }
@@ -94,10 +89,10 @@ impl State {
 
     /// Handles the messages that were left with their lanes.
     pub fn drain_deferred(&mut self) {
-        if !self.polls_lanes || self.turns.wrapping_sub(self.last_fill_turn) > DEFER_TURNS + 1 {
+        if !self.polls_lanes || !self.turns.any_deferred() {
             return;
         }
-        let has_deferred = |(_, link): &&(Id, Arc<Link>)| link.turns_since_fill(self.turns) <= DEFER_TURNS + 1;
+        let has_deferred = |(_, link): &&(Id, Arc<Link>)| self.turns.has_deferred(link);
         let lanes: Vec<_> = self.lanes.ready().iter().filter(has_deferred).cloned().collect();
         lanes.iter().for_each(|(id, link)| self.drain_lane(*id, link));
     }

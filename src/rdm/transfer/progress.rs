@@ -12,10 +12,6 @@ use crate::rdm::state::State;
 use crate::sys::time;
 use std::sync::Arc;
 
-/// Time between two polls of rare matters, in ticks of the clock counter.
-const RARE_POLL_TICKS: u64 = 100_000;
-/// The same time while lanes are being connected.
-const CONNECTING_POLL_TICKS: u64 = 10_000;
 impl State {
     /// One turn of progress.
     pub fn progress(&mut self, domain: &Domain, force: bool) {
@@ -31,12 +27,7 @@ impl State {
         } else if !self.bind.enabled || self.closed {
             return self.progress_closed(domain);
         }
-        self.turns = self.turns.wrapping_add(1);
-        let connecting = self.lanes.is_connecting();
-        if force
-            || ((connecting || self.turns & 15 == 0)
-                && time::ticks().wrapping_sub(self.last_rare_poll) > if connecting { CONNECTING_POLL_TICKS } else { RARE_POLL_TICKS })
-        {
+        if self.turns.begin(self.lanes.is_connecting()) || force {
             self.poll_rare(domain, force);
         }
         self.run_queued_work(domain);

@@ -29,6 +29,7 @@ use crate::rdm::parts::lanes::Lanes;
 use crate::rdm::parts::listeners::Listeners;
 use crate::rdm::parts::matching::Matching;
 use crate::rdm::parts::peers::Peers;
+use crate::rdm::parts::reports::Reports;
 use crate::rdm::parts::turns::Turns;
 use crate::rdm::peers::outstanding::{FaultInjection, Ops};
 use crate::rdm::peers::peer::ONLY_PEER;
@@ -37,7 +38,6 @@ use crate::sync::gate::Fences;
 use crate::sync::serial::{Rank, Serial};
 use crate::sys::epoll::Poller;
 use crate::sys::time;
-use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
@@ -63,8 +63,6 @@ impl Endpoint {
             closed: false,
             directed: info.caps & flags::DIRECTED_RECV != 0,
             deliver: false,
-            polls_lanes: false,
-            held_writes: VecDeque::new(),
             fast_send: false,
             fast_recv: false,
             fast_untagged: false,
@@ -81,8 +79,7 @@ impl Endpoint {
             user_copy: domain.user_copy.clone(),
             earliest: 0,
             turns: Turns::default(),
-            stats: Stats::default(),
-            past_stats: Stats::default(),
+            reports: Reports::default(),
             sleepers: 0,
         };
         Ok(Endpoint { source, state: Serial::new(domain.threading, Rank::Connectionless, state), domain })
@@ -137,7 +134,7 @@ impl prov::Endpoint for Endpoint {
         }
         s.deliver = op_flags.tx & flags::DELIVERY_COMPLETE != 0;
         s.bind.enable(op_flags);
-        s.polls_lanes = true;
+        s.reports.set_polls_lanes(true);
         s.settle_fast();
         Ok(())
     }
@@ -305,7 +302,7 @@ impl prov::Endpoint for Endpoint {
         let own = s.faults.as_ref().map_or(own, |faults| own.min(until(faults.next())));
         let idle = !s.peers.is_awaiting() && !s.lanes.is_closing() && !s.exposed.is_closing();
         // No event announces that the program has made room in its queue, so a sleeping thread wakes for that too.
-        let own = if idle && (s.polls_lanes || s.closed) { own } else { own.min(RECHECK_NS) };
+        let own = if idle && (s.reports.polls_lanes() || s.closed) { own } else { own.min(RECHECK_NS) };
         let nap = s.lanes.each().map(|link| link.ep.nap_ns()).fold(own, u64::min);
         s.bind.sleeps(now, nap)
     }
@@ -426,19 +423,9 @@ impl prov::Endpoint for Endpoint {
 
     fn stats(&self) -> Stats {
         let s = self.state.lock();
-        let mut all = s.past_stats;
-        s.lanes.ready().iter().for_each(|(_, link)| all.add(&link.ep.stats()));
+        let all = s.reports.all_stats(s.lanes.ready().iter().map(|(_, link)| link.ep.stats()));
         let CacheCounts { hits, misses, evictions } = self.domain.cached();
-        Stats {
-            sends: s.stats.sends,
-            recvs: s.stats.recvs,
-            errors: s.stats.errors,
-            unexpected: s.stats.unexpected,
-            cache_hits: hits,
-            cache_misses: misses,
-            cache_evictions: evictions,
-            ..all
-        }
+        Stats { cache_hits: hits, cache_misses: misses, cache_evictions: evictions, ..all }
     }
 }
 

@@ -5,20 +5,18 @@ use crate::error::{Error, Result, errno};
 use crate::prov::av::Name;
 use crate::prov::bind::{Bindings, Options, PART, SILENT};
 use crate::prov::op::{Common, Iov};
-use crate::prov::queue::Completion;
-use crate::prov::report::Stats;
 use crate::rdm::cq_reader::CqReader;
 use crate::rdm::parts::exposed::ExposedRegions;
 use crate::rdm::parts::lanes::Lanes;
 use crate::rdm::parts::listeners::Listeners;
 use crate::rdm::parts::matching::Matching;
 use crate::rdm::parts::peers::Peers;
+use crate::rdm::parts::reports::Reports;
 use crate::rdm::parts::turns::Turns;
 use crate::rdm::peers::outstanding::{FaultInjection, Op, Ops};
 use crate::rdm::peers::peer::{CompletionInfo, Connection, Id};
 use crate::sys::time;
 use crate::sys::usercopy::UserCopy;
-use std::collections::VecDeque;
 use std::sync::Arc;
 
 /// All data of one endpoint. The endpoint's lock guards it. The files in `connect` and `transfer` add its methods.
@@ -34,12 +32,6 @@ pub struct State {
     pub directed: bool,
     /// Sends complete on delivery unless they are injected (`GDRFAB_DELIVERY_COMPLETE` by default).
     pub deliver: bool,
-    /// Turns poll the lanes. False while the endpoint is not enabled or is closed, and while the receive queue is full,
-    /// because a lane can bring entries that no receive asked for.
-    pub polls_lanes: bool,
-    /// Entries of peers' RMA writes with remote data that found the receive queue full, each with the source of the
-    /// write.
-    pub held_writes: VecDeque<(Completion, u64)>,
     /// The fast path (`transfer/fast`) may be taken: `fast_send` by sends, `fast_recv` by tagged receives and arriving
     /// messages, `fast_untagged` by untagged receives.
     pub fast_send: bool,
@@ -65,10 +57,7 @@ pub struct State {
     /// The earliest deadline of anything outstanding; 0 if there is none.
     pub earliest: u64,
     pub turns: Turns,
-    /// `stats`: counts of the messages that this layer matches. `past_stats`: traffic of lanes that have ended, and of
-    /// loopback copies.
-    pub stats: Stats,
-    pub past_stats: Stats,
+    pub reports: Reports,
     /// Threads that sleep on the endpoint.
     pub sleepers: u32,
 }

@@ -23,7 +23,7 @@ impl State {
             // Results name the link, so they are taken while the link still stands for this peer.
             self.take_results();
             self.lanes.end(&link);
-            self.past_stats.add(&link.ep.stats());
+            self.reports.past_stats().add(&link.ep.stats());
             let _ = link.ep.shutdown();
             self.take_results();
             self.matching.remove_offers_of(link.number);
@@ -78,7 +78,7 @@ impl State {
         if std::mem::replace(&mut self.closed, true) {
             return;
         }
-        self.polls_lanes = false;
+        self.reports.set_polls_lanes(false);
         self.settle_fast();
         self.end_receives(&why);
         let (Some(connection), Some(eq), false) = (&self.connection, &self.bind.eq, told) else { return };
@@ -100,12 +100,12 @@ impl State {
         let own: Vec<u64> = self.ops.each().filter(|(_, op)| matches!(op, Op::Loopback { .. })).map(|(number, _)| number).collect();
         for number in own {
             if let Some(Op::Loopback { completion, .. }) = self.ops.take(number) {
-                self.fail(&completion, why.clone());
+                self.reports.fail(&self.bind, &completion, why.clone());
             }
         }
         self.listeners.close();
         self.matching.drop_claimed();
-        self.polls_lanes = false;
+        self.reports.set_polls_lanes(false);
         self.settle_fast();
         self.exposed.close_returned(domain);
     }

@@ -8,4 +8,5 @@ pub mod lanes;
 pub mod listeners;
 pub mod matching;
 pub mod peers;
+pub mod reports;
 pub mod turns;

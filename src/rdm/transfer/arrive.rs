@@ -89,7 +89,7 @@ impl State {
 
     /// Handles the messages that were left with their lanes.
     pub fn drain_deferred(&mut self) {
-        if !self.polls_lanes || !self.turns.any_deferred() {
+        if !self.reports.polls_lanes() || !self.turns.any_deferred() {
             return;
         }
         let has_deferred = |(_, link): &&(Id, Arc<Link>)| self.turns.has_deferred(link);
@@ -134,7 +134,7 @@ impl State {
             self.matching.space(tagged).find_posted(source, tag).and_then(|at| self.matching.take_recv(tagged, at, len, source))
         else {
             let bytes = UnexpectedData::of(parcel);
-            self.stats.unexpected += 1;
+            self.reports.stats().unexpected += 1;
             self.matching.space(tagged).keep(source, tag, Unexpected::Eager { from: id, link, bytes, data: label.data });
             return Ok(());
         };
@@ -168,7 +168,7 @@ impl State {
                 self.read_offer(id, None, offer, label, recv, source, position);
             }
             None => {
-                self.stats.unexpected += 1;
+                self.reports.stats().unexpected += 1;
                 let number = offer.number;
                 let at = self.matching.space(tagged).keep(source, tag, Unexpected::Offered { from: id, link, offer, data: label.data });
                 if let Some(peer) = self.peers.get_mut(id) {
@@ -216,12 +216,16 @@ impl State {
                     peer.exposed = peer.exposed.saturating_sub(exposed.len());
                 }
                 self.exposed.give_back(exposed);
-                self.finish(&completion, if status == Code::None { Ok(()) } else { Err(read_failure(&self.user_copy, status, &pieces)) });
+                self.reports.finish(
+                    &self.bind,
+                    &completion,
+                    if status == Code::None { Ok(()) } else { Err(read_failure(&self.user_copy, status, &pieces)) },
+                );
             }
             // This side took the offer back; the offer's entry may wait only for this answer.
             _ => {
                 if let Some((completion, why)) = self.exposed.answered(number) {
-                    self.finish(&completion, if status == Code::None { Ok(()) } else { Err(why) });
+                    self.reports.finish(&self.bind, &completion, if status == Code::None { Ok(()) } else { Err(why) });
                 }
             }
         }

@@ -32,7 +32,7 @@ impl State {
         let completion = self.completion_of(c, op.kind(), &[local], op.what.bytes(), 0);
         if self.peers.is_loopback(id) {
             let done = self.atomic_loopback(domain, op);
-            self.finish(&completion, done);
+            self.reports.finish(&self.bind, &completion, done);
             return Ok(());
         }
         let operands = op.operands();
@@ -68,7 +68,7 @@ impl State {
         if let (true, Some(counter)) = (what.writes(), counter) {
             counter.add(1);
         }
-        self.past_stats.moved(path_of(inside.site()), bytes);
+        self.reports.past_stats().moved(path_of(inside.site()), bytes);
         Ok(())
     }
 }

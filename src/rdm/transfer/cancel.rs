@@ -86,7 +86,7 @@ impl State {
         self.peers.send_withdraw(id, number, exposed.len());
         let revoked = RevokedOffer { completion, number, exposed, needs_answer, why, _owned };
         if let Some((completion, why)) = self.exposed.revoke(domain, revoked) {
-            self.fail(&completion, why);
+            self.reports.fail(&self.bind, &completion, why);
         }
     }
 
@@ -98,7 +98,7 @@ impl State {
             return false;
         }
         self.ops.take(number);
-        self.fail(&completion, why);
+        self.reports.fail(&self.bind, &completion, why);
         true
     }
 }

@@ -105,7 +105,7 @@ impl State {
                 let on_host = if site.is_host() { pieces } else { Pieces::One(Iov::EMPTY) };
                 let sent = placed.as_ref().copied().map_err(|_| read_failure(&self.user_copy, Code::Fault, &on_host));
                 self.complete_placed(&recv, placed, n, completion.len - n, &Label { tag, data }, source);
-                self.finish(&completion, sent);
+                self.reports.finish(&self.bind, &completion, sent);
             }
         }
     }
@@ -200,7 +200,7 @@ impl State {
         {
             Some(recv) => self.deliver(message, recv, label.tag, source, None),
             None => {
-                self.stats.unexpected += 1;
+                self.reports.stats().unexpected += 1;
                 self.matching.space(tagged).keep(source, tag, message);
             }
         }

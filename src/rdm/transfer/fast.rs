@@ -40,7 +40,7 @@ impl State {
             return false;
         }
         peer.credit.sent(one.local.len());
-        self.stats.sends += 1;
+        self.reports.stats().sends += 1;
         if self.bind.wants_entry(how)
             && let Some(q) = &self.bind.tx
         {

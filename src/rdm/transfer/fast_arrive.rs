@@ -4,6 +4,7 @@
 
 use crate::prov::queue::Completion;
 use crate::prov::{Parcel, flags};
+use crate::rdm::parts::reports::origin;
 use crate::rdm::peers::peer::Id;
 use crate::rdm::peers::unexpected::{Unexpected, UnexpectedData};
 use crate::rdm::state::State;
@@ -66,12 +67,12 @@ impl State {
         let (to, context, wants_entry) = (recv.first, recv.context, recv.wants_entry);
         space.forget_posted(at, source);
         parcel.copy_all(to);
-        self.stats.recvs += 1;
+        self.reports.stats().recvs += 1;
         if wants_entry && let Some(q) = &self.bind.rx {
             let kind = flags::RECV | [flags::MSG, flags::TAGGED, flags::TAGGED | flags::REMOTE_CQ_DATA][WORDS - 1];
             let entry = Completion { context, flags: kind, len, buf: to.addr(), data: if WORDS > 2 { parcel.word(2) } else { 0 } };
             if !self.reader.push(q, &entry, tag) {
-                q.push_from(entry, State::origin((WORDS > 1).then_some(tag), source));
+                q.push_from(entry, origin((WORDS > 1).then_some(tag), source));
             }
         }
         FastOutcome::Filled
@@ -91,7 +92,7 @@ impl State {
             return FastOutcome::Declined;
         }
         let bytes = UnexpectedData::of(parcel);
-        self.stats.unexpected += 1;
+        self.reports.stats().unexpected += 1;
         self.matching.space(tagged).keep(source, tag, Unexpected::Eager { from, link, bytes, data });
         FastOutcome::Stored
     }

@@ -153,15 +153,15 @@ impl State {
     ) {
         match copy_all_ranges(domain, dir, local, remote, self.options.policy) {
             Ok(path) => {
-                self.past_stats.moved(path, completion.len);
+                self.reports.past_stats().moved(path, completion.len);
                 if dir == Dir::Write && c.flags & flags::REMOTE_CQ_DATA != 0 {
                     let kind = flags::REMOTE_WRITE | flags::RMA | flags::REMOTE_CQ_DATA;
                     let entry = Completion { context: 0, flags: kind, len: completion.len, buf: 0, data: c.data };
-                    self.remote_data_arrived(entry, self.peers.loopback_source());
+                    self.reports.remote_data_arrived(&self.bind, entry, self.peers.loopback_source());
                 }
-                self.succeed(completion);
+                self.reports.succeed(&self.bind, completion);
             }
-            Err(e) => self.fail(completion, e),
+            Err(e) => self.reports.fail(&self.bind, completion, e),
         }
     }
 

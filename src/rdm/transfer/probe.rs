@@ -8,6 +8,7 @@ use crate::prov::flags::{self, CLAIM, DISCARD, PEEK};
 use crate::prov::op::Iov;
 use crate::prov::queue::{Completion, Failure};
 use crate::rdm::matching::matcher::RecvFilter;
+use crate::rdm::parts::reports::origin;
 use crate::rdm::peers::outstanding::{Op, Recv};
 use crate::rdm::peers::unexpected::Unexpected;
 use crate::rdm::state::State;
@@ -42,7 +43,7 @@ impl State {
             };
             if let Some(q) = &self.bind.rx {
                 let why = Error::fixed(errno::ENOMSG, "no message that fits has come");
-                q.fail_from(entry, Failure { error: why, olen: 0, block: 0 }, State::origin(Some(want.tag), UNSPEC));
+                q.fail_from(entry, Failure { error: why, olen: 0, block: 0 }, origin(Some(want.tag), UNSPEC));
             }
             return Ok(());
         };
@@ -62,7 +63,7 @@ impl State {
         }
         if let Some(q) = &self.bind.rx {
             let entry = Completion { context: recv.context, flags: kind, len, buf: 0, data: data.unwrap_or(0) };
-            q.push_from(entry, State::origin(Some(tag), source));
+            q.push_from(entry, origin(Some(tag), source));
         }
         Ok(())
     }
@@ -83,7 +84,7 @@ impl State {
             }
             Unexpected::Loopback { number, .. } => {
                 if let Some(Op::Loopback { completion, .. }) = self.ops.take(number) {
-                    self.succeed(&completion);
+                    self.reports.succeed(&self.bind, &completion);
                 }
             }
         }

@@ -22,7 +22,7 @@ impl State {
     #[inline(always)]
     pub fn turn(&mut self, domain: &Domain, force: bool) {
         self.refresh_av();
-        if self.polls_lanes || self.resume_polling() {
+        if self.reports.polls_lanes() || self.resume_polling() {
             self.poll_lanes(force);
         } else if !self.bind.enabled || self.closed {
             return self.progress_closed(domain);
@@ -31,6 +31,12 @@ impl State {
             self.poll_rare(domain, force);
         }
         self.run_queued_work(domain);
+    }
+
+    /// True if the receive queue has room again, so that lanes are polled.
+    #[cold]
+    fn resume_polling(&mut self) -> bool {
+        self.bind.enabled && !self.closed && self.reports.resume_polling(&self.bind)
     }
 
     #[inline(always)]

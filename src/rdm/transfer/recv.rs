@@ -89,7 +89,7 @@ impl State {
     /// Handles what a peer has sent since its offer, if the oldest message that fits is that offer, because the peer may
     /// have taken the offer back.
     fn drain_before_match(&mut self, tagged: bool, want: &RecvFilter) {
-        let polls_lanes = self.polls_lanes;
+        let polls_lanes = self.reports.polls_lanes();
         let space = self.matching.space(tagged);
         let Some(at) = space.find_unexpected(want).filter(|_| polls_lanes) else { return };
         if let Some((_, _, Unexpected::Offered { from, .. })) = space.unexpected(at) {

@@ -59,13 +59,13 @@ impl State {
                 self.peers.mark_busy(id);
             }
         }
-        self.finish(&completion, error.map_or(Ok(()), Err));
+        self.reports.finish(&self.bind, &completion, error.map_or(Ok(()), Err));
     }
 
     /// Handles the entry of a peer's write with remote data.
     fn on_remote_data(&mut self, c: &Completion) {
         let from = self.lanes.peer_of(c.context).and_then(|id| self.peers.get(id));
         let source = from.map_or(UNSPEC, |p| p.source);
-        self.remote_data_arrived(Completion { context: 0, ..*c }, source);
+        self.reports.remote_data_arrived(&self.bind, Completion { context: 0, ..*c }, source);
     }
 }

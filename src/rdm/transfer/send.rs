@@ -69,7 +69,7 @@ impl State {
             (false, true) => c.flags | flags::DELIVERY_COMPLETE,
             (false, false) => c.flags,
         };
-        self.stats.sends += 1;
+        self.reports.stats().sends += 1;
         if on_host
             && self.faults.is_none()
             && flags & (flags::FENCE | flags::DELIVERY_COMPLETE) == 0
@@ -82,7 +82,7 @@ impl State {
             && let Ok(true) = put_eager(link, &label, local)
         {
             peer.credit.sent(len);
-            self.succeed(&completion);
+            self.reports.succeed(&self.bind, &completion);
             return Ok(());
         }
         let site = domain.site(descs.first().copied().unwrap_or(0))?;
@@ -219,7 +219,7 @@ impl State {
                 Ok(true) => {
                     peer.credit.sent(w.completion.len);
                     let completion = w.completion;
-                    self.succeed(&completion);
+                    self.reports.succeed(&self.bind, &completion);
                     StartOutcome::Started
                 }
                 _ => StartOutcome::Blocked,

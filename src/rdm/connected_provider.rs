@@ -48,7 +48,7 @@ fn with_tags(lane: Info, reach: Reach) -> Info {
         rx_size: QUEUE_SIZE,
         max_msg_size: MAX_MSG,
         mr_cnt: program_share(reach, lane.mr_cnt),
-        // The info of a provider that was not asked for has 0.
+        // The info is empty, with 0 here, if the caller did not ask for the provider.
         cm_data_size: lane.cm_data_size.saturating_sub(MATCHED_LEN),
         ..lane
     }

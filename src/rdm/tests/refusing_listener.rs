@@ -46,7 +46,7 @@ fn call(why: u32, seconds: u64) -> (Side, Side, RefusingListener, bool) {
         b.turn();
         heard = b.take(2).is_some();
     }
-    // Both sides wait for what this function does.
+    // The receive of `b` points to `to`, which ends with this function.
     b.ep.close().unwrap();
     (a, b, refuses, heard)
 }

@@ -214,7 +214,7 @@ fn everything_over_several_sealed_streams() {
     everything(&one, &two, &[10_000_000, 5_000_001]);
     let mut bytes = vec![0u8; 64];
     let region = two.register(&mut bytes);
-    let words = one.ep.report(region.key, 0).unwrap().text;
+    let words = one.ep.report(0, region.key, 0).unwrap().text;
     assert!(words.contains("4 additional streams") && words.contains("sealed"), "{words}");
 }
 

@@ -276,7 +276,7 @@ fn atomics() {
     assert_eq!(unsafe { *old.get() }, 0);
     let before = posted();
     for (refused, number, words) in [
-        (op(Op::Sum, U32, Form::Plain, 1), errno::EOPNOTSUPP, "64-bit integers, no Sum of U32"),
+        (op(Op::Sum, U32, Form::Plain, 1), errno::EOPNOTSUPP, "64-bit integers, not Sum of U32"),
         (op(Op::Min, U64, Form::Fetch, 1), errno::EOPNOTSUPP, "op: RDMA devices have"),
         (op(Op::Write, U64, Form::Plain, 1), errno::EOPNOTSUPP, "op: RDMA devices have"),
         (op(Op::CswapNe, U64, Form::Compare, 1), errno::EOPNOTSUPP, "op: RDMA devices have"),

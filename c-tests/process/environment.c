@@ -342,7 +342,7 @@ TEST(the_log_tells_a_connections_life)
 	const char *scheme = traits()->scheme;
 	const char *const server[][3] = {
 		{"debug", ": listens on ", scheme},  {"debug", "connection request from", scheme},   {"debug", ": accepting", "ep 0x"},
-		{"debug", ": connected to ", scheme}, {"info", " has ended: ", "the connection to "}, {"debug", ": closed", "ep 0x"},
+		{"debug", ": connected to ", scheme}, {"info", " is over: ", "the connection to "}, {"debug", ": closed", "ep 0x"},
 		{NULL, NULL, NULL},
 	};
 	const char *const client[][3] = {

@@ -229,7 +229,7 @@ impl Bindings {
             Stage::Enabled => Ok(()),
             Stage::Fresh => Err(Error::fixed(errno::EOPBADSTATE, "ep: call ep_enable before connecting")),
             Stage::Connected => Err(Error::fixed(errno::EISCONN, "ep: connecting or connected already")),
-            Stage::Over => Err(Error::fixed(errno::EOPBADSTATE, "ep: the connection has ended; open another endpoint")),
+            Stage::Over => Err(Error::fixed(errno::EOPBADSTATE, "ep: the connection is over; open another endpoint")),
         }
     }
 

@@ -48,7 +48,7 @@ pub fn tell(kind: EventKind, object: usize, error: Option<&Error>, peer: impl Fn
 
 /// Logs the end of a connection. An end that this side asked for is the result of that call, and not logged here.
 pub fn tell_end(object: usize, peer: &str, why: &Error) {
-    crate::log!(Info, "ep {object:#x}: the connection to {peer} has ended: {why}");
+    crate::log!(Info, "ep {object:#x}: the connection to {peer} is over: {why}");
 }
 
 #[derive(Default)]

@@ -333,7 +333,7 @@ fn try_advance(state: &mut State, domain: &Domain) -> Result<()> {
             Phase::Connecting { stage: ConnectStage::Await(peer), .. } => format!("{peer} did not connect"),
             _ => "the peer did not complete the handshake".to_string(),
         };
-        return Err(Error::coded(errno::ETIMEDOUT, Code::Deadline, format!("connecting: {whom} before the time limit")));
+        return Err(Error::coded(errno::ETIMEDOUT, Code::Deadline, format!("connecting: {whom} in time")));
     }
     Ok(())
 }

@@ -226,7 +226,7 @@ impl Pending {
                 return Err(self.refuse_with(
                     Status::SealNeeded,
                     errno::EACCES,
-                    "differs from this side in GDRFAB_TCP_SECURITY: one encrypts and the other does not",
+                    "has a key but another GDRFAB_TCP_SECURITY than this side: one encrypts, the other does not",
                 ));
             }
             if hello.id.is_some() != key.id().is_some() {

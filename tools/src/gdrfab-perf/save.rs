@@ -3,9 +3,8 @@
 
 use gdrfab::error::{Error, Result};
 use rustix::fs::Access;
-use std::fs::Permissions;
+use std::fs::{self, File};
 use std::io::{self, Write};
-use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 fn failed(option: &str, path: &str, e: io::Error) -> Error {
@@ -28,12 +27,12 @@ fn directory(path: &Path) -> &Path {
 /// Writes a file completely or not at all: first beside its place, since only a rename within one directory is one step.
 pub fn whole(option: &str, path: &str, text: &str) -> Result<()> {
     let place = Path::new(path);
-    let written = || {
-        let permissions = Permissions::from_mode(0o666);
-        let mut file = tempfile::Builder::new().prefix(".gdrfab-perf.").permissions(permissions).tempfile_in(directory(place))?;
-        file.write_all(text.as_bytes())?;
-        file.as_file().sync_all()?;
-        file.persist(place).map(drop).map_err(io::Error::from)
-    };
-    written().map_err(|e| failed(option, path, e))
+    let beside = directory(place).join(format!(".gdrfab-perf.{}", std::process::id()));
+    let mut file = File::create_new(&beside).map_err(|e| failed(option, path, e))?;
+    let written = file.write_all(text.as_bytes()).and_then(|()| file.sync_all()).and_then(|()| fs::rename(&beside, place));
+    written.map_err(|e| {
+        // A partial file is of no use. If it cannot be removed either, the first failure is the one to report.
+        let _ = fs::remove_file(&beside);
+        failed(option, path, e)
+    })
 }

@@ -207,7 +207,7 @@ check-guards: check-install
 		BUILT_SO=$(SO_OUT)/$(SO) PANIC_DIR=$(CARGO_TARGET_DIR)/panic tests/guards.sh
 
 check-memcheck: check-install
-	$(USE_TEST_PREFIX) TEST_PROVIDER=tcp c-tests/run.sh --jobs 2 --memcheck tcp tcp_paths tcp_key tcp_hosts tcp_hostile tcp_split connection cntr cq cq_error
+	$(USE_TEST_PREFIX) TEST_PROVIDER=tcp c-tests/run.sh --jobs 2 --memcheck tcp tcp_paths tcp_key tcp_hosts tcp_hostile tcp_split connection cq cq_error
 	$(USE_TEST_PREFIX) TEST_FAST=1 c-tests/run.sh --jobs 2 --memcheck
 
 check-tsan: check-install

@@ -11,10 +11,10 @@ set -u
 
 programs=${1:?usage: check-examples.sh PROGRAMS [EXAMPLE...]}
 shift
-[ $# -gt 0 ] || set -- hello readme kvmove rdma_transport_batch rdma_transport_pingpong file_transfer gaudi_pingpong
+[ $# -gt 0 ] || set -- rdma_transport_pingpong rdma_transport_batch kvmove file_transfer readme gaudi_pingpong hello
 here=$(cd "$(dirname "$0")" && pwd)
 if [ $# -gt 1 ]; then
-	# The sides mostly wait for each other, so four examples run at a time.
+	# The sides mostly wait for each other, so four examples run at a time, the longest first.
 	logs=$(mktemp -d) || exit 1
 	trap 'rm -rf "$logs"' EXIT
 	printf '%s\n' "$@" | LOGS=$logs xargs -P 4 -I EXAMPLE bash -c '"$0" "$1" EXAMPLE >"$LOGS/EXAMPLE" 2>&1' "$0" "$programs"

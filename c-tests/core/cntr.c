@@ -385,6 +385,9 @@ TEST_TABLE(per_way)
 	char name[64];
 	size_t count = ways_list();
 	for (size_t i = 0; i < count; i++) {
+		/* Who counts depends on the path: a memory checker needs one kind of memory for each. */
+		if (test_checked() && !way_leads(i))
+			continue;
 		snprintf(name, sizeof name, "region_counter_%s", ways[i].name);
 		test_add(name, region_counter, &ways[i], 20);
 	}

@@ -185,6 +185,10 @@ TEST_TABLE(claims)
 		{"atomic", atomic, 2, true},
 	};
 	static const struct rdm_claim bare[] = {{"before_it_was_reached", before_it_was_reached, 2, true}};
-	rdm_add_both(both, sizeof both / sizeof *both);
+	/* A memory checker needs one lane: rdm_end loses peers over tcp. */
+	if (test_checked())
+		rdm_add(both, sizeof both / sizeof *both);
+	else
+		rdm_add_both(both, sizeof both / sizeof *both);
 	rdm_add(bare, sizeof bare / sizeof *bare);
 }

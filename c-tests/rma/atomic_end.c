@@ -275,6 +275,10 @@ TEST_TABLE(ends)
 	bool is_shm = path_known(PATH_DIRECT);
 	size_t at = 0;
 	for (int e = 0; e < ENDINGS; e++) {
+		/* The region's memory is let go in the same way, whether the peer's connection or its process ends: a memory checker sees the
+		 * first way and the last. */
+		if (test_checked() && e > 0 && e + 1 < ENDINGS)
+			continue;
 		for (int staged = 0; staged < (is_shm ? 2 : 1); staged++, at++) {
 			acts[at].ending = (enum ending)e;
 			acts[at].require = !is_shm ? 0 : staged ? GDRFAB_PATH_STAGED : GDRFAB_PATH_DIRECT;

@@ -942,8 +942,8 @@ typedef struct gdrfab_hmem_place {
 
 /** Tells whether an interface can be used, how many devices it has, and what one of them can do.
  *
- * Loads and initialises the vendor's driver, unless GDRFAB_HMEM or GDRFAB_HMEM_INIT forbid it. With CUDA it
- * calls cuInit() and only such functions as need no context, so it makes none.
+ * Loads and initialises the vendor's driver, unless GDRFAB_HMEM or GDRFAB_HMEM_DRIVER=adopt forbids it. With
+ * CUDA it calls cuInit() and only such functions as need no context, so it makes none.
  *
  * @param iface  GDRFAB_HMEM_*, not GDRFAB_HMEM_AUTO
  * @param device number of the device; UINT32_MAX asks for the interface alone: only iface and devices are set
@@ -1826,20 +1826,23 @@ int gdrfab_cntr_trywait(struct gdrfab_cntr *cntr);
  * else -EOPNOTSUPP: synchronise with the stream before posting. */
 #define GDRFAB_OPT_STREAM 261
 
-/* Of verbs only, set before connecting or accepting. Defaults: GDRFAB_VERBS_TIMEOUT, _RETRIES, _RNR_RETRIES,
- * _MIN_RNR_TIMER. */
-#define GDRFAB_OPT_ACK_TIMEOUT 262    /**< uint32_t 0 to 31: repeats after 4.096 us * 2^value; 0: never. */
-#define GDRFAB_OPT_RETRY_COUNT 263    /**< uint32_t 0 to 7: repeats before the connection fails. */
-#define GDRFAB_OPT_RNR_RETRY 264      /**< uint32_t 0 to 7: repeats without a posted receive; 7: no end. */
-#define GDRFAB_OPT_MIN_RNR_TIMER 265  /**< uint32_t 0 to 31, verbs' code (12: 0.64 ms): peers' wait then. */
+/* Of verbs only, set before connecting or accepting. GDRFAB_VERBS_TIMEOUT and GDRFAB_VERBS_RETRIES set
+ * the defaults of the first two. */
+#define GDRFAB_OPT_ACK_TIMEOUT 262    /**< uint32_t 0 to 31 (14): repeats after 4.096 us * 2^value; 0:
+                                           never. */
+#define GDRFAB_OPT_RETRY_COUNT 263    /**< uint32_t 0 to 7 (7): repeats before the connection fails. */
+#define GDRFAB_OPT_RNR_RETRY 264      /**< uint32_t 0 to 7 (7): repeats without a posted receive; 7: no
+                                           end. */
+#define GDRFAB_OPT_MIN_RNR_TIMER 265  /**< uint32_t 0 to 31 (12), verbs' code (12: 0.64 ms): peers' wait
+                                           then. */
 
 /** uint32_t 0 or 1 (default), of shm, set before connecting or accepting. 0: operations and progress of this
  * endpoint call no device driver in this process. It is for callers whose kernels wait for copies: a
  * driver's call may wait for the kernels. A process of the library's, gdrfab-copier, which setting the
  * option starts, then makes copies between device memory (ipc). Whatever needs a driver here fails with
  * EOPNOTSUPP: copies between host and device memory, messages in device memory, a peer's staged access to
- * it. Registration still calls the driver. Default: GDRFAB_HMEM_PROCESS. Mirrors FI_OPT_CUDA_API_PERMITTED.
- */
+ * it. Registration still calls the driver. GDRFAB_HMEM_DRIVER=process makes 0 the
+ * default. Mirrors FI_OPT_CUDA_API_PERMITTED. */
 #define GDRFAB_OPT_DRIVER_CALLS 266
 
 /** uint64_t ns after which receives posted from now on end with ETIMEDOUT, whether a message has begun to

@@ -16,7 +16,7 @@ const CASES: &[Case] = &[
     ("foreign", "", &[], foreign),
     ("foreign in an old runtime", "old", &[], foreign_old),
     ("not initialised", "", &[], not_initialised),
-    ("adopted", "", &[("GDRFAB_HMEM_INIT", "0")], adopted),
+    ("adopted", "", &[("GDRFAB_HMEM_DRIVER", "adopt")], adopted),
     ("without addresses", "", &[("NEURON_RT_MAP_HBM", "0")], without_addresses),
     ("no core", "", &[("FAKE_DEVICES", "0")], no_core),
     ("faults", "", &[], faults),

@@ -21,8 +21,8 @@ const CASES: &[Case] = &[
     ("no kfd", "", &[("FAKE_DEVICES", "0"), ("FAKE_HSA_NO_KFD", "1")], || {
         refused(Iface::Rocr, errno::ENODEV, "HSA_STATUS_ERROR_OUT_OF_RESOURCES")
     }),
-    ("not loaded", "", &[("GDRFAB_HMEM_INIT", "0")], || refused(Iface::Rocr, errno::ENOSYS, "is not loaded")),
-    ("adopted", "", &[("GDRFAB_HMEM_INIT", "0")], adopted),
+    ("not loaded", "", &[("GDRFAB_HMEM_DRIVER", "adopt")], || refused(Iface::Rocr, errno::ENOSYS, "is not loaded")),
+    ("adopted", "", &[("GDRFAB_HMEM_DRIVER", "adopt")], adopted),
     ("unknown code", "", &[("FAKE_FAULT", "hsa_iterate_agents=0x77")], || refused(Iface::Rocr, errno::EIO, "hsa_iterate_agents: 0x77")),
 ];
 

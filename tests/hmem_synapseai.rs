@@ -15,7 +15,7 @@ const CASES: &[Case] = &[
     ("first generation", "old:.", &[], first_generation),
     ("old software", "", &[("FAKE_SYNAPSE_OLD", "1")], old_software),
     ("without SynapseAI", "", &[], without_synapse),
-    ("adopted", "", &[("GDRFAB_HMEM_INIT", "0")], adopted),
+    ("adopted", "", &[("GDRFAB_HMEM_DRIVER", "adopt")], adopted),
     ("no device", "", &[("FAKE_DEVICES", "0")], no_device),
     ("faults", "", &[], faults),
 ];

@@ -23,8 +23,8 @@ const CASES: &[Case] = &[
     ("broken stream", "", &[("FAKE_FAULT", "ze_copy_engine=0x70000001@2")], broken_stream),
     ("faults", "", &[], faults),
     ("no gpu", "", &[("FAKE_DEVICES", "0")], || refused(Iface::Ze, errno::ENODEV, "no usable GPU: zeInit: 0x78000001")),
-    ("not loaded", "", &[("GDRFAB_HMEM_INIT", "0")], || refused(Iface::Ze, errno::ENOSYS, "is not loaded")),
-    ("adopted", "", &[("GDRFAB_HMEM_INIT", "0")], adopted),
+    ("not loaded", "", &[("GDRFAB_HMEM_DRIVER", "adopt")], || refused(Iface::Ze, errno::ENOSYS, "is not loaded")),
+    ("adopted", "", &[("GDRFAB_HMEM_DRIVER", "adopt")], adopted),
     ("unknown code", "", &[("FAKE_FAULT", "zeDriverGet=0x77")], || refused(Iface::Ze, errno::EIO, "zeDriverGet: 0x77")),
     ("lost", "", &[("FAKE_FAULT", "zeContextCreate=0x70000001")], || refused(Iface::Ze, errno::ENODEV, "ERROR_DEVICE_LOST")),
 ];

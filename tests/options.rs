@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! docs/options.md is the table of each provider's answers: every option of the header is set on a real endpoint and read back, and hints
-//! ask for promises. `make options` (which sets `GDRFAB_BLESS=1`) rewrites the committed file.
+//! ask for promises. The list of the variables follows, by purpose. `make options` (which sets `GDRFAB_BLESS=1`) rewrites the committed file.
 //!
 //! verbs answers with the fake libibverbs of `c-tests/fakes`; without it, the column stays as it is. The effect of accepted options is
 //! tested in c-tests (options, deadline, fault, copier) and in verbs_queues.rs.
@@ -10,6 +10,7 @@ mod fakes;
 mod world;
 
 use gdrfab::capi::{info, objects, options};
+use gdrfab::config;
 use gdrfab::error::errno;
 use gdrfab::fabric::{EP_MSG, EP_RDM, Info, PROGRESS_AUTO, PROGRESS_MANUAL, UNSPEC};
 use gdrfab::mr::Paths;
@@ -21,7 +22,7 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::ptr::{null, null_mut};
 use std::{env, fs};
-use world::{LIB, NO_CM, World, list};
+use world::{LIB, World, list};
 
 const PROVIDERS: [&str; 3] = ["shm", "tcp", "verbs"];
 /// The set of the connectionless endpoints.
@@ -81,10 +82,11 @@ fn options_are_as_documented() {
             continue;
         }
         let mut command = fakes::again(provider);
+        let copier = concat!("copier=", env!("CARGO_BIN_EXE_gdrfab-copier"));
+        command.env("GDRFAB_DEBUG", format!("{copier},{}", LIB.1));
         if provider == "verbs" {
-            command.env("LD_LIBRARY_PATH", &fakes).envs([LIB, NO_CM]);
+            command.env("LD_LIBRARY_PATH", &fakes);
         }
-        command.env("GDRFAB_COPIER", env!("CARGO_BIN_EXE_gdrfab-copier"));
         let output = command.stderr(Stdio::inherit()).output().unwrap();
         let text = String::from_utf8(output.stdout).unwrap();
         assert!(output.status.success(), "{provider}: {text}");
@@ -120,9 +122,10 @@ fn options_are_as_documented() {
 }
 
 const HEAD: &str = "\
-# Options and promises, by provider
+# Options, promises and variables
 
-This page is for programmers who need to know which option and which promise each provider keeps.
+This page is for programmers who need to know which option and which promise each provider keeps,
+and for users who set variables of the environment: [Variables](#variables).
 `make options` writes it from the library's own answers: each option is set on an endpoint and read
 back. A cell says *holds*, with the default in parentheses, or the errno by which the provider refuses
 the option; the numbers in brackets lead to the words of the refusal, below. A promise is asked for by
@@ -178,8 +181,61 @@ impl Table {
         for (i, note) in self.notes.iter().enumerate() {
             text += &format!("[{}] {note}\n", i + 1);
         }
-        text + "```\n"
+        text + "```\n" + &variables()
     }
+}
+
+const VARIABLES: &str = "\
+A variable holds for the whole process, and is for users who do not write the program. A program has
+means of its own, which are named first. They win over a variable's default, but a program cannot
+use a provider, a path or a device interface that a variable rules out. `gdrfab-info -e` shows the
+values that are set. A process with more rights than its user (set-uid) ignores all variables. The
+plugins have some of their own: [NCCL](nccl.md), [NIXL](nixl.md), [libfabric](libfabric.md).
+";
+
+const WORDS: &str = "\
+Words of `GDRFAB_DEBUG` are for tests and diagnosis, and may change in any release:
+";
+
+/// Breaks a text into lines; `indent` precedes all lines but the first.
+fn filled(text: &str, indent: &str) -> String {
+    let (mut all, mut width) = (String::new(), 0);
+    for word in text.split(' ') {
+        if width > 0 && width + 1 + word.len() > 100 {
+            all += &format!("\n{indent}");
+            width = indent.len();
+        } else if width > 0 {
+            all.push(' ');
+            width += 1;
+        }
+        all += word;
+        width += word.len();
+    }
+    all + "\n"
+}
+
+fn item(name: &str, v: &config::Variable) -> String {
+    let default = if v.default.is_empty() { String::new() } else { format!(" (default {})", v.default.replace(',', ", ")) };
+    let allowed = match &v.kind {
+        // The words of these are in the help, or follow.
+        config::Kind::Settings(_) | config::Kind::Flag | config::Kind::Faults => String::new(),
+        kind => Some(kind.allowed()).filter(|words| !words.is_empty()).map_or(String::new(), |words| format!(". Values: {words}")),
+    };
+    filled(&format!("- `{name}`{default}: {}{allowed}", v.help), "  ")
+}
+
+fn variables() -> String {
+    let mut text = format!("\n## Variables\n\n{VARIABLES}");
+    for goal in config::Goal::ALL {
+        text += &format!("\n### {}\n\n", goal.title());
+        if !goal.by_program().is_empty() {
+            text += &(filled(&format!("In a program: {}.", goal.by_program()), "") + "\n");
+        }
+        config::VARIABLES.iter().filter(|v| v.goal == goal).for_each(|v| text += &item(v.name, v));
+    }
+    text += &format!("\n{WORDS}\n");
+    config::DEBUG_WORDS.iter().for_each(|v| text += &item(&v.spelled(), v));
+    text
 }
 
 /// Recovers an answer from the committed table.

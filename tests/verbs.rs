@@ -15,19 +15,19 @@ use gdrfab::mr::{Attr, Memory, Source};
 use gdrfab::prov::flags;
 use std::fs::File;
 use std::os::fd::AsFd;
-use world::{LIB, NO_CM, World, domains, hints, iov, list, lives, memory, named, write};
+use world::{LIB, World, domains, hints, iov, list, lives, memory, named, write};
 
 const CASES: &[Case] = &[
-    ("absent", "verbs", &[("GDRFAB_VERBS_LIBRARY", "/nowhere/libibverbs.so.1"), NO_CM], absent),
-    ("discovery", "verbs", &[LIB, NO_CM, ("FAKE_DEVICES", "12")], discovery),
-    ("one device allowed", "verbs", &[LIB, NO_CM, ("FAKE_DEVICES", "3"), ("GDRFAB_VERBS_DEVICE", "fake1")], one_device),
-    ("InfiniBand", "verbs", &[LIB, NO_CM, ("FAKE_IBVERBS_LINK", "ib")], infiniband),
-    ("the nic", "verbs", &[LIB, NO_CM], the_nic),
-    ("an old library", "verbs/old", &[LIB, NO_CM], old_library),
-    ("near an accelerator", ":verbs", &[LIB, NO_CM], near),
-    ("registration", "verbs", &[LIB, NO_CM], registration),
-    ("dma-bufs refused", ":verbs", &[LIB, NO_CM, ("FAKE_IBVERBS_DMABUF", "0")], no_dmabuf),
-    ("device memory", ":verbs", &[LIB, NO_CM], device_memory),
+    ("absent", "verbs", &[("GDRFAB_DEBUG", "ibverbs=/nowhere/libibverbs.so.1,rdmacm=/nowhere/librdmacm.so.1")], absent),
+    ("discovery", "verbs", &[LIB, ("FAKE_DEVICES", "12")], discovery),
+    ("one device allowed", "verbs", &[LIB, ("FAKE_DEVICES", "3"), ("GDRFAB_VERBS_DEVICE", "fake1")], one_device),
+    ("InfiniBand", "verbs", &[LIB, ("FAKE_IBVERBS_LINK", "ib")], infiniband),
+    ("the nic", "verbs", &[LIB], the_nic),
+    ("an old library", "verbs/old", &[LIB], old_library),
+    ("near an accelerator", ":verbs", &[LIB], near),
+    ("registration", "verbs", &[LIB], registration),
+    ("dma-bufs refused", ":verbs", &[LIB, ("FAKE_IBVERBS_DMABUF", "0")], no_dmabuf),
+    ("device memory", ":verbs", &[LIB], device_memory),
 ];
 
 #[test]

@@ -8,20 +8,20 @@ mod world;
 
 use fakes::{Case, fails, fault};
 use gdrfab::error::{Code, errno};
-use gdrfab::fabric::{Cq, CqFormat, Domain, Fabric};
+use gdrfab::fabric::{Cq, CqFormat, Domain, Fabric, Info};
 use gdrfab::prov::flags;
 use gdrfab::prov::op::Common;
-use world::{LIB, NO_CM, SMALL, World, hints, iov, lives, memory, raise, write};
+use world::{LIB, World, hints, iov, lives, memory, raise, write};
 
 const CASES: &[Case] = &[
-    ("a chain that breaks", "verbs", &[LIB, NO_CM, SMALL, ("FAKE_FAULT", "none=1")], chain_breaks),
-    ("a failed completion", "verbs", &[LIB, NO_CM, SMALL, ("FAKE_FAULT", "none=1")], completion_fails),
-    ("an event before its completion", "verbs", &[LIB, NO_CM, SMALL, ("FAKE_FAULT", "none=1")], event_first),
-    ("an event without a completion", "verbs", &[LIB, NO_CM, SMALL, ("FAKE_FAULT", "none=1")], event_alone),
-    ("a small queue", "verbs", &[LIB, NO_CM, ("GDRFAB_VERBS_TX_SIZE", "8192")], small_queue),
-    ("creation fails", "verbs", &[LIB, NO_CM], creation_fails),
-    ("events of the device", "verbs", &[LIB, NO_CM, SMALL], events),
-    ("the device is gone", "verbs", &[LIB, NO_CM, SMALL], device_gone),
+    ("a chain that breaks", "verbs", &[LIB, ("FAKE_FAULT", "none=1")], chain_breaks),
+    ("a failed completion", "verbs", &[LIB, ("FAKE_FAULT", "none=1")], completion_fails),
+    ("an event before its completion", "verbs", &[LIB, ("FAKE_FAULT", "none=1")], event_first),
+    ("an event without a completion", "verbs", &[LIB, ("FAKE_FAULT", "none=1")], event_alone),
+    ("a small queue", "verbs", &[LIB], small_queue),
+    ("creation fails", "verbs", &[LIB], creation_fails),
+    ("events of the device", "verbs", &[LIB], events),
+    ("the device is gone", "verbs", &[LIB], device_gone),
 ];
 
 #[test]
@@ -30,7 +30,7 @@ fn verbs_failures() {
 }
 
 fn chain_breaks() {
-    let world = World::new();
+    let world = World::small();
     let (a, _b) = world.pair(false);
     let bytes = vec![7u8; 512];
     let mr = world.register(memory(&[iov(&bytes)])).unwrap();
@@ -67,7 +67,7 @@ fn chain_breaks() {
 }
 
 fn completion_fails() {
-    let world = World::new();
+    let world = World::small();
     let (a, b) = world.pair(false);
     let bytes = vec![7u8; 512];
     let mr = world.register(memory(&[iov(&bytes)])).unwrap();
@@ -98,7 +98,7 @@ fn completion_fails() {
 
 /// The device reports the failure of the queue pair before the completion that gives the reason.
 fn event_first() {
-    let world = World::new();
+    let world = World::small();
     let (a, b) = world.pair(false);
     let bytes = vec![7u8; 512];
     let mr = world.register(memory(&[iov(&bytes)])).unwrap();
@@ -115,7 +115,7 @@ fn event_first() {
 
 /// The device reports the failure, and no completion gives the reason.
 fn event_alone() {
-    let world = World::new();
+    let world = World::small();
     let (a, b) = world.pair(false);
     let bytes = vec![7u8; 512];
     let mr = world.register(memory(&[iov(&bytes)])).unwrap();
@@ -134,12 +134,12 @@ fn event_alone() {
 }
 
 fn small_queue() {
-    let world = World::new();
+    let world = World::with_sends(8192);
     fault("ibv_resize_cq=22");
     fails(world.endpoint(false).map(drop), errno::ENOSPC, "open it with a larger size");
     fault("");
     world.endpoint(false).unwrap().close().unwrap();
-    let large = World::of(hints(), 20_000);
+    let large = World::of(Info { tx_size: 8192, ..hints() }, 20_000);
     fault("ibv_resize_cq=22");
     large.endpoint(false).unwrap().close().unwrap();
 }
@@ -174,7 +174,7 @@ fn creation_fails() {
 }
 
 fn events() {
-    let world = World::new();
+    let world = World::small();
     let (a, _b) = world.pair(false);
     let quiet = || assert!(world.eq.sread(20, |_| (true, ())).unwrap().is_none(), "an event that concerns nobody");
     // A sleeper wakes at once, and not after the second that it sleeps at most. A busy machine may spoil two of three attempts.
@@ -210,7 +210,7 @@ fn events() {
 }
 
 fn device_gone() {
-    let world = World::new();
+    let world = World::small();
     let (a, b) = world.pair(false);
     let bytes = vec![7u8; 512];
     let mr = world.register(memory(&[iov(&bytes)])).unwrap();

@@ -24,21 +24,20 @@ use libloading::os::unix::Library;
 use std::cell::Cell;
 use std::sync::Arc;
 use std::time::Duration;
-use world::{LIB, NO_CM, iov, posted};
+use world::{LIB, iov, posted};
 
-const ENV: &[(&str, &str)] = &[LIB, NO_CM];
+const ENV: &[(&str, &str)] = &[LIB];
 
-const RAILS: &[(&str, &str)] =
-    &[LIB, NO_CM, ("FAKE_FAULT", "ibv_resize_cq=38"), ("FAKE_DEVICES", "2"), ("GDRFAB_VERBS_RAILS", "fake0:1,fake1:1")];
+const RAILS: &[(&str, &str)] = &[LIB, ("FAKE_FAULT", "ibv_resize_cq=38"), ("FAKE_DEVICES", "2"), ("GDRFAB_VERBS_RAILS", "fake0:1,fake1:1")];
 
 const CASES: &[Case] = &[
     ("an answer of another length", "verbs", ENV, another_length),
     ("a peer that takes nothing", "verbs", ENV, takes_nothing),
     ("more keys than answers", "verbs", ENV, many_keys),
-    ("a card that resizes no queue", "verbs", &[LIB, NO_CM, ("FAKE_FAULT", "ibv_resize_cq=38")], || many_lanes(30)),
+    ("a card that resizes no queue", "verbs", &[LIB, ("FAKE_FAULT", "ibv_resize_cq=38")], || many_lanes(30)),
     ("rails whose cards resize no queue", "verbs", RAILS, || many_lanes(30)),
     ("a driver that hangs in an atomic", ":verbs", ENV, driver_hangs),
-    ("a card of short queues", "verbs", &[LIB, NO_CM, ("FAKE_IBVERBS_CQE", "32767")], || many_lanes(200)),
+    ("a card of short queues", "verbs", &[LIB, ("FAKE_IBVERBS_CQE", "32767")], || many_lanes(200)),
 ];
 
 #[test]

@@ -19,18 +19,18 @@ use gdrfab::prov::list::{Block, List};
 use gdrfab::prov::op::{Common, Dir, Iov, RmaIov};
 use gdrfab::prov::queue::Taken;
 use std::sync::Arc;
-use world::{LIB, NO_CM, SMALL, World, fences, hints, iov, last_atomic, list, memory, named, posted, write};
+use world::{LIB, World, fences, hints, iov, last_atomic, list, memory, named, posted, write};
 
 const CASES: &[Case] = &[
-    ("options", "verbs", &[LIB, NO_CM], options),
-    ("paths", ":verbs", &[LIB, NO_CM, ("FAKE_IBVERBS_PEER_MEM", "1")], paths),
-    ("posting", "verbs", &[LIB, NO_CM, SMALL], posting),
-    ("fences", "verbs", &[LIB, NO_CM, SMALL], fence),
-    ("a chain", "verbs", &[LIB, NO_CM, SMALL], chain),
-    ("atomics", "verbs", &[LIB, NO_CM, SMALL], atomics),
-    ("atomics in line", "verbs", &[LIB, NO_CM, SMALL, ("GDRFAB_FAULT", "delay=1:write")], atomics),
-    ("no atomics", "verbs", &[LIB, NO_CM, ("FAKE_IBVERBS_ATOMICS", "0")], no_atomics),
-    ("a list", "verbs", &[LIB, NO_CM, ("GDRFAB_VERBS_TX_SIZE", "64"), ("FAKE_FAULT", "none=1")], lists),
+    ("options", "verbs", &[LIB], options),
+    ("paths", ":verbs", &[LIB, ("FAKE_IBVERBS_PEER_MEM", "1")], paths),
+    ("posting", "verbs", &[LIB], posting),
+    ("fences", "verbs", &[LIB], fence),
+    ("a chain", "verbs", &[LIB], chain),
+    ("atomics", "verbs", &[LIB], atomics),
+    ("atomics in line", "verbs", &[LIB, ("GDRFAB_FAULT", "delay=1:write")], atomics),
+    ("no atomics", "verbs", &[LIB, ("FAKE_IBVERBS_ATOMICS", "0")], no_atomics),
+    ("a list", "verbs", &[LIB, ("FAKE_FAULT", "none=1")], lists),
 ];
 
 #[test]
@@ -157,7 +157,7 @@ fn paths() {
 }
 
 fn posting() {
-    let world = World::new();
+    let world = World::small();
     let (a, b) = world.pair(false);
     assert_eq!(a.peer_address().unwrap(), b.address().unwrap());
     let bytes = vec![7u8; 4096];
@@ -210,7 +210,7 @@ fn posting() {
 
 /// A queue pair executes operations behind a write in order; a fence has to wait only for a read.
 fn fence() {
-    let world = World::new();
+    let world = World::small();
     let (a, b) = world.pair(false);
     let bytes = vec![7u8; 512];
     let mr = world.register(memory(&[iov(&bytes)])).unwrap();
@@ -239,7 +239,7 @@ fn fence() {
 
 /// The values that the card gets, and the operations that it cannot execute.
 fn atomics() {
-    let world = World::new();
+    let world = World::small();
     let (a, b) = world.pair(false);
     let (bytes, old) = ([7u8; 64], std::cell::UnsafeCell::new(1u64));
     let at = [iov(&bytes)];
@@ -322,7 +322,7 @@ fn no_atomics() {
 }
 
 fn chain() {
-    let world = World::new();
+    let world = World::small();
     let (a, _b) = world.pair(true);
     let bytes = vec![7u8; 512];
     let mr = world.register(memory(&[iov(&bytes)])).unwrap();
@@ -348,7 +348,7 @@ fn chain() {
 
 /// Many work requests are posted by one ring of the doorbell; the first failure is reported once all have ended.
 fn lists() {
-    let world = World::new();
+    let world = World::with_sends(64);
     let (a, b) = world.pair(false);
     let bytes = vec![7u8; 100 * 512];
     let mr = world.register(memory(&[iov(&bytes)])).unwrap();

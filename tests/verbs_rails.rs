@@ -14,11 +14,11 @@ use gdrfab::prov::op::Common;
 use libloading::os::unix::Library;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use world::{LIB, NO_CM, World, hints, iov, list, lives, memory, posted, raise, write};
+use world::{LIB, World, hints, iov, list, lives, memory, posted, raise, write};
 
 /// Turns on the fake's faults, and its record of sent messages.
 const HEARD: (&str, &str) = ("FAKE_FAULT", "none=1");
-const ENV: &[(&str, &str)] = &[LIB, NO_CM, ("FAKE_DEVICES", "2"), ("GDRFAB_VERBS_RAILS", "fake0:1,fake1:1"), HEARD];
+const ENV: &[(&str, &str)] = &[LIB, ("FAKE_DEVICES", "2"), ("GDRFAB_VERBS_RAILS", "fake0:1,fake1:1"), HEARD];
 
 const CASES: &[Case] = &[
     ("a peer that is slow to find", "verbs", ENV, slow),

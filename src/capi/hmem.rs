@@ -143,8 +143,8 @@ fn check_copy(dest: *const c_void, src: *const c_void, len: usize) -> Result<()>
 
 /// Tells whether an interface can be used, how many devices it has, and what one of them can do.
 ///
-/// Loads and initialises the vendor's driver, unless GDRFAB_HMEM or GDRFAB_HMEM_INIT forbid it. With CUDA it
-/// calls cuInit() and only such functions as need no context, so it makes none.
+/// Loads and initialises the vendor's driver, unless GDRFAB_HMEM or GDRFAB_HMEM_DRIVER=adopt forbids it. With
+/// CUDA it calls cuInit() and only such functions as need no context, so it makes none.
 ///
 /// @param iface  GDRFAB_HMEM_*, not GDRFAB_HMEM_AUTO
 /// @param device number of the device; UINT32_MAX asks for the interface alone: only iface and devices are set

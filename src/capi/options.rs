@@ -42,15 +42,15 @@ pub const GDRFAB_COOP_WAKING: u32 = 2;
 /// else -EOPNOTSUPP: synchronise with the stream before posting.
 pub const GDRFAB_OPT_STREAM: c_int = 261;
 
-// Of verbs only, set before connecting or accepting. Defaults: GDRFAB_VERBS_TIMEOUT, _RETRIES, _RNR_RETRIES,
-// _MIN_RNR_TIMER.
-/// uint32_t 0 to 31: repeats after 4.096 us * 2^value; 0: never.
+// Of verbs only, set before connecting or accepting. GDRFAB_VERBS_TIMEOUT and GDRFAB_VERBS_RETRIES set
+// the defaults of the first two.
+/// uint32_t 0 to 31 (14): repeats after 4.096 us * 2^value; 0: never.
 pub const GDRFAB_OPT_ACK_TIMEOUT: c_int = 262;
-/// uint32_t 0 to 7: repeats before the connection fails.
+/// uint32_t 0 to 7 (7): repeats before the connection fails.
 pub const GDRFAB_OPT_RETRY_COUNT: c_int = 263;
-/// uint32_t 0 to 7: repeats without a posted receive; 7: no end.
+/// uint32_t 0 to 7 (7): repeats without a posted receive; 7: no end.
 pub const GDRFAB_OPT_RNR_RETRY: c_int = 264;
-/// uint32_t 0 to 31, verbs' code (12: 0.64 ms): peers' wait then.
+/// uint32_t 0 to 31 (12), verbs' code (12: 0.64 ms): peers' wait then.
 pub const GDRFAB_OPT_MIN_RNR_TIMER: c_int = 265;
 
 /// uint32_t 0 or 1 (default), of shm, set before connecting or accepting. 0: operations and progress of this
@@ -58,7 +58,8 @@ pub const GDRFAB_OPT_MIN_RNR_TIMER: c_int = 265;
 /// driver's call may wait for the kernels. A process of the library's, gdrfab-copier, which setting the
 /// option starts, then makes copies between device memory (ipc). Whatever needs a driver here fails with
 /// EOPNOTSUPP: copies between host and device memory, messages in device memory, a peer's staged access to
-/// it. Registration still calls the driver. Default: GDRFAB_HMEM_PROCESS. Mirrors FI_OPT_CUDA_API_PERMITTED.
+/// it. Registration still calls the driver. GDRFAB_HMEM_DRIVER=process makes 0 the
+/// default. Mirrors FI_OPT_CUDA_API_PERMITTED.
 pub const GDRFAB_OPT_DRIVER_CALLS: c_int = 266;
 /// uint64_t ns after which receives posted from now on end with ETIMEDOUT, whether a message has begun to
 /// arrive or not; 0 (default), UINT64_MAX: never. Over verbs a late one ends the connection.

@@ -2,7 +2,7 @@
 //! Parses `GDRFAB_FAULT`: the faults to inject, and the provider of each. `prov::fault` injects them; `docs/faults.md`
 //! describes them.
 
-use super::names::PROVIDERS;
+use super::names::{PATHS, PROVIDERS};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
@@ -55,9 +55,6 @@ pub struct Fault {
     pub what: What,
 }
 
-/// The steps' names, in the order of the path bits.
-const STEPS: [&str; 8] = ["direct", "cma", "staged", "ipc", "nic", "dmabuf", "peer-mem", "socket"];
-
 const OPS: [(&str, Op); 4] = [("write", Op::Write), ("read", Op::Read), ("send", Op::Send), ("recv", Op::Recv)];
 
 fn number(text: &str, low: u64, high: u64) -> Result<u64, String> {
@@ -73,8 +70,8 @@ fn step(word: &str) -> Result<Step, String> {
     if word == "register" {
         return Ok(Step::Whole);
     }
-    let bit = STEPS.iter().position(|w| *w == word).map(|i| 1 << i);
-    bit.map(Step::Path).ok_or_else(|| format!("{word:?} is no step (register, {})", STEPS.join(", ")))
+    let bit = PATHS.iter().position(|w| *w == word).map(|i| 1 << i);
+    bit.map(Step::Path).ok_or_else(|| format!("{word:?} is no step (register, {})", PATHS.join(", ")))
 }
 
 /// Parses one fault, without the provider.

@@ -39,7 +39,7 @@ pub struct Domain {
     pub(crate) drivers: Arc<Drivers>,
     /// The enabled endpoints. A wait for a region's counter makes progress on all of them.
     set: ProgressSet,
-    /// With GDRFAB_DEBUG: the open regions by their descriptors.
+    /// With GDRFAB_DEBUG=desc: the open regions by their descriptors.
     pub(super) described: Option<Arc<Described>>,
     /// Device memory that was allocated here and not freed yet: by address, the interface and the length.
     device_memory: Mutex<HashMap<u64, (Iface, u64)>>,
@@ -81,7 +81,7 @@ impl Domain {
             drivers,
             progressor,
             set: ProgressSet::new(Threading::Safe, move || of_set.notify()),
-            described: config::get().debug.then(Arc::default),
+            described: config::get().debug.desc.then(Arc::default),
             device_memory: Mutex::default(),
             spares: Serial::new(threading, Rank::Leaf, Vec::new()),
         }))

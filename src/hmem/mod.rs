@@ -62,7 +62,7 @@ pub fn get(iface: Iface) -> Result<&'static dyn Interface> {
 #[cold]
 fn open(iface: Iface) -> Result<&'static dyn Interface> {
     let (i, policy) = (iface as usize, &config::get().hmem);
-    if policy.allowed & 1 << i == 0 && iface != Iface::System {
+    if iface != Iface::System && !policy.allowed.has(i - 1) {
         return Err(Error::new(errno::ENOSYS, format!("{}: ruled out by GDRFAB_HMEM", iface.name())));
     }
     let mut absent = ABSENT.lock();
@@ -75,14 +75,14 @@ fn open(iface: Iface) -> Result<&'static dyn Interface> {
     let here = || -> Result<Box<dyn Interface>> {
         match iface {
             Iface::System => Ok(Box::new(system::System)),
-            Iface::Cuda => cuda::open(policy.adopt),
-            Iface::Rocr => rocr::open(policy.adopt),
-            Iface::Ze => ze::open(policy.adopt),
-            Iface::Neuron => neuron::open(policy.adopt),
-            Iface::SynapseAi => synapseai::open(policy.adopt),
+            Iface::Cuda => cuda::open(policy.driver.adopt),
+            Iface::Rocr => rocr::open(policy.driver.adopt),
+            Iface::Ze => ze::open(policy.driver.adopt),
+            Iface::Neuron => neuron::open(policy.driver.adopt),
+            Iface::SynapseAi => synapseai::open(policy.driver.adopt),
         }
     };
-    let opened = if policy.threaded && iface != Iface::System { threaded::open(iface.name(), here) } else { here() };
+    let opened = if policy.driver.thread && iface != Iface::System { threaded::open(iface.name(), here) } else { here() };
     match opened {
         Ok(up) => {
             OPENERS[i].store(process::instance().load(Ordering::Relaxed), Ordering::Relaxed);
@@ -93,7 +93,7 @@ fn open(iface: Iface) -> Result<&'static dyn Interface> {
         }
         Err(e) => {
             let e = e.context(iface.name());
-            if !policy.adopt {
+            if !policy.driver.adopt {
                 absent[i] = Some(e.clone());
             }
             Err(e)

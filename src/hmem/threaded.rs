@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Calls a vendor's driver on one thread of the library and on no other, for callers whose threads must not enter a
-//! driver (`GDRFAB_HMEM_THREAD=1`). Each call is passed to that thread and waits for its result, which costs two thread
+//! driver (`GDRFAB_HMEM_DRIVER=thread`). Each call is passed to that thread and waits for its result, which costs two thread
 //! switches.
 
 use super::{Allocation, Copy, DeviceFacts, Dir, DmaBuf, Export, Iface, Import, Interface, Offer, Pinned, Stream, Undo};

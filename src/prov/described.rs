@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! With GDRFAB_DEBUG, the open regions of a domain by their descriptors (`gdrfab_mr_desc()`), against which the local
-//! descriptors of every operation are checked. Without GDRFAB_DEBUG, a provider that needs no descriptor does not look
+//! With GDRFAB_DEBUG=desc, the open regions of a domain by their descriptors (`gdrfab_mr_desc()`), against which the local
+//! descriptors of every operation are checked. Without that word, a provider that needs no descriptor does not look
 //! at descriptors.
 
 use super::atomic::AtomicOp;

@@ -29,7 +29,7 @@ pub struct EndpointCore {
     head: EpHead,
     prov: Box<dyn Endpoint>,
     lists: Lists,
-    /// The open regions against which local descriptors are checked, with GDRFAB_DEBUG only.
+    /// The open regions against which local descriptors are checked, with GDRFAB_DEBUG=desc only.
     described: Option<Arc<Described>>,
     /// The provider's table, while the general table stands in for it because lists are pending: the provider's entries
     /// for arrivals would not advance the lists. NULL at other times.
@@ -49,7 +49,7 @@ impl EndpointCore {
         EndpointCore { described, ..self }
     }
 
-    /// The regions against which local descriptors are checked, with GDRFAB_DEBUG only.
+    /// The regions against which local descriptors are checked, with GDRFAB_DEBUG=desc only.
     #[inline(always)]
     pub fn described(&self) -> Option<&Described> {
         self.described.as_deref()

@@ -3,7 +3,8 @@
 
 use super::flags;
 use super::op::IOV_LIMIT;
-use crate::error::{Error, Result};
+use crate::config;
+use crate::error::{Error, Result, errno};
 use crate::hmem::Site;
 use crate::mr::{MR_IOV_LIMIT, Paths};
 use std::sync::Arc;
@@ -69,6 +70,19 @@ pub struct Info {
     /// The paths on which the provider moves lists by its own means.
     pub list_paths: Paths,
     pub limits: Limits,
+}
+
+/// The paths among a provider's own that `GDRFAB_PATHS` permits.
+pub fn permitted(own: Paths) -> Paths {
+    own & Paths::from_bits_truncate(config::get().paths.0)
+}
+
+/// Fails if `GDRFAB_PATHS` permits none of a provider's paths.
+pub fn check_permitted(own: Paths) -> Result<()> {
+    match permitted(own).is_empty() {
+        true => Err(Error::new(errno::ENODATA, format!("GDRFAB_PATHS rules out all paths of this provider ({})", own.words()))),
+        false => Ok(()),
+    }
 }
 
 impl Info {

@@ -57,7 +57,7 @@ impl Endpoint {
         let state = State {
             name: None,
             bind: Bindings::default(),
-            options: Options { coop: Coop::of(config::get().coop && domain.shares_copies()), ..Options::default() },
+            options: Options { coop: Coop::of(!config::get().debug.no_coop && domain.shares_copies()), ..Options::default() },
             faults: FaultInjection::configured(&domain),
             connection: None,
             closed: false,

@@ -18,9 +18,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 /// The environment: the fake libibverbs, and no librdmacm, because the real one would load the real libibverbs.
-pub const LIB: (&str, &str) = ("GDRFAB_VERBS_LIBRARY", "libibverbs.so.1");
-pub const NO_CM: (&str, &str) = ("GDRFAB_RDMACM_LIBRARY", "/nowhere/librdmacm.so.1");
-pub const SMALL: (&str, &str) = ("GDRFAB_VERBS_TX_SIZE", "8");
+pub const LIB: (&str, &str) = ("GDRFAB_DEBUG", "ibverbs=libibverbs.so.1,rdmacm=/nowhere/librdmacm.so.1");
 
 /// Runs the cases, if there is a fake libibverbs.
 pub fn each(cases: &[Case]) {
@@ -87,6 +85,16 @@ pub struct World {
 impl World {
     pub fn new() -> World {
         Self::of(hints(), 64)
+    }
+
+    /// Endpoints with room for eight operations.
+    pub fn small() -> World {
+        World::with_sends(8)
+    }
+
+    pub fn with_sends(tx_size: usize) -> World {
+        let world = World::new();
+        World { info: Info { tx_size, ..world.info }, ..world }
     }
 
     pub fn of(hints: Info, cq_size: usize) -> World {

@@ -100,22 +100,22 @@ fn own_file() -> Option<PathBuf> {
     }
 }
 
-/// The path of the program: the value of GDRFAB_COPIER, or the directory `gdrfab` beside the library, or
+/// The path of the program: the word copier of GDRFAB_DEBUG, or the directory `gdrfab` beside the library, or
 /// `../lib/gdrfab` beside a program that was linked with the static library.
 fn program() -> Result<PathBuf> {
-    if let Some(named) = &config::get().hmem.copier {
+    if let Some(named) = &config::get().debug.copier {
         let path = PathBuf::from(named);
-        return if path.is_file() { Ok(path) } else { Err(Error::new(errno::ENOENT, format!("GDRFAB_COPIER: {named} is not a file"))) };
+        return if path.is_file() { Ok(path) } else { Err(Error::new(errno::ENOENT, format!("GDRFAB_DEBUG: copier={named} is not a file"))) };
     }
     let own = own_file().ok_or_else(|| {
-        Error::fixed(errno::ENOENT, "the directory of this library is unknown; set GDRFAB_COPIER to the path of gdrfab-copier")
+        Error::fixed(errno::ENOENT, "the directory of this library is unknown; GDRFAB_DEBUG=copier=FILE names the program gdrfab-copier")
     })?;
     let beside = own.parent().map(|dir| dir.join("gdrfab").join(PROGRAM)).unwrap_or_default();
     let of_program = own.parent().map(|dir| dir.join("../lib/gdrfab").join(PROGRAM)).unwrap_or_default();
     match [&beside, &of_program].into_iter().find(|p| p.is_file()) {
         Some(found) => Ok(found.clone()),
         None => {
-            Err(Error::new(errno::ENOENT, format!("{} does not exist; set GDRFAB_COPIER to the path of gdrfab-copier", beside.display())))
+            Err(Error::new(errno::ENOENT, format!("{} does not exist; GDRFAB_DEBUG=copier=FILE names the program gdrfab-copier", beside.display())))
         }
     }
 }
@@ -134,7 +134,7 @@ impl Copier {
         fork::keep_from_children(lifeline.as_fd());
         let mut command = Command::new(program);
         // A process group of its own, so that signals to the caller's process group do not reach the helper.
-        command.env_remove("GDRFAB_HMEM_INIT").env_remove("GDRFAB_HMEM_THREAD").process_group(0);
+        command.env_remove("GDRFAB_HMEM_DRIVER").process_group(0);
         if environment::is_untrusted() {
             command.env_clear();
         }

@@ -22,7 +22,7 @@ pub fn initialise(hsa: &Hsa, adopt: bool) -> Result<()> {
         let mut version = 0u64;
         // SAFETY: writes 2 bytes; fails if no one has initialised the runtime.
         let known = unsafe { call!(hsa, hsa_system_get_info(SYSTEM_INFO_VERSION_MAJOR, ptr::from_mut(&mut version).cast())) };
-        known.map_err(|e| e.context("the process has not initialised HSA, and GDRFAB_HMEM_INIT=0 forbids gdrfab to do so"))?;
+        known.map_err(|e| e.context("the process has not initialised HSA, and GDRFAB_HMEM_DRIVER=adopt forbids gdrfab to do so"))?;
     }
     // The runtime counts the calls of hsa_init, so with `adopt` this call keeps the runtime initialised. The call fails
     // without /dev/kfd, or without the right to open that file.

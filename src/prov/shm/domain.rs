@@ -7,6 +7,8 @@ use crate::hmem::copier::Copier;
 use crate::hmem::{Export, Offer, Site};
 use crate::mr::region::{Local, Modes, is_stale};
 use crate::mr::{Access, Iov};
+use crate::prov::info::permitted;
+use crate::prov::shm::limits::PATHS;
 use crate::prov::shm::memory::locate;
 use crate::prov::shm::memory::mr::Regions;
 use crate::prov::shm::memory::region::Pin;
@@ -77,13 +79,13 @@ impl Domain {
         let config = config::get();
         Ok(Domain {
             threading,
-            modes: Modes { virt_addr, prov_key, paths: crate::mr::Paths::from_bits_truncate(config.paths) },
+            modes: Modes { virt_addr, prov_key, paths: permitted(PATHS) },
             table,
             table_fd,
             regions: Serial::new(threading, Rank::Regions, Regions::new(virt_addr && prov_key && config.faults.is_empty())?),
             links: Serial::new(threading, Rank::Leaf, Links::default()),
             user: UserCopy::new()?,
-            remote_fences: config.membarrier && process::barrier_register(),
+            remote_fences: !config.debug.no_membarrier && process::barrier_register(),
         })
     }
 

@@ -38,7 +38,7 @@ use std::sync::Arc;
 fn shared_from(coop: Coop, faults: bool) -> usize {
     match (faults, coop.is_on()) {
         (true, _) => 0,
-        (_, true) => config::get().coop_min,
+        (_, true) => config::get().debug.coop_min,
         _ => usize::MAX,
     }
 }
@@ -46,13 +46,13 @@ fn shared_from(coop: Coop, faults: bool) -> usize {
 impl Endpoint {
     pub fn open(domain: Arc<Domain>, context: usize) -> Endpoint {
         let config = config::get();
-        let options = Options { driver_calls: !config.hmem.process, coop: Coop::of(config.coop), ..Options::default() };
+        let options = Options { driver_calls: !config.hmem.driver.process, coop: Coop::of(!config.debug.no_coop), ..Options::default() };
         let faults = Plan::of("shm").map(|plan| Faults { plan, held: VecDeque::new() });
         let state = State {
             phase: Phase::Fresh,
             bind: Bindings::default(),
             options,
-            streaming_from: config.nt_threshold,
+            streaming_from: config.debug.nt_threshold,
             shared_from: shared_from(options.coop, faults.is_some()),
             eager_end: if faults.is_some() { 0 } else { config.ring_max(false) + 1 },
             private_end: if faults.is_some() { 0 } else { config.ring_max(true) + 1 },
@@ -139,7 +139,7 @@ impl prov::Endpoint for Endpoint {
     fn enable(&self, op_flags: OpFlags) -> Result<()> {
         let mut s = self.state.lock();
         s.bind.check_can_enable()?;
-        let lines = config::get().ring_slots as usize;
+        let lines = config::get().debug.ring_slots as usize;
         // A connectionless endpoint has many lanes, whose rings together should fit into a cache.
         s.segment = Some(Segment::create(if s.bind.is_lane() { MIN_LINES } else { lines })?);
         s.phase = Phase::Enabled;

@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Bounds of a domain and its endpoints: sizes and counts that the provider reports, and the work of one turn of progress.
 
+use crate::mr::Paths;
+
+/// The paths that this provider has.
+pub const PATHS: Paths = Paths::DIRECT.union(Paths::CMA).union(Paths::STAGED).union(Paths::IPC);
 /// Largest message or RMA operation.
 pub const MAX_MSG: usize = 1 << 40;
 /// Bytes that an inject call takes.

@@ -3,16 +3,15 @@
 
 use super::pollset::PollSet;
 use super::state::State;
-use crate::config;
 use crate::error::Result;
 use crate::hmem::Site;
-use crate::mr::Paths;
 use crate::mr::alloc::Allocations;
 use crate::mr::region::Modes;
 use crate::prov::fault::Plan;
 use crate::prov::flags;
-use crate::prov::info::{Info, PROGRESS_AUTO};
+use crate::prov::info::{Info, PROGRESS_AUTO, permitted};
 use crate::prov::op::Iov;
+use crate::prov::tcp::limits::PATHS;
 use crate::prov::tcp::memory::mr::Regions;
 use crate::prov::tcp::secure::auth;
 use crate::prov::tcp::secure::auth::Key;
@@ -42,7 +41,7 @@ impl Domain {
         let modes = Modes {
             virt_addr: info.mr_mode & flags::MR_MODE_VIRT_ADDR != 0,
             prov_key: info.mr_mode & flags::MR_MODE_PROV_KEY != 0,
-            paths: Paths::from_bits_truncate(config::get().tcp.paths),
+            paths: permitted(PATHS),
         };
         Ok(Domain {
             threading,

@@ -287,7 +287,7 @@ impl prov::Endpoint for Endpoint {
         let no = |words| Some(Error::coded(errno::EOPNOTSUPP, Code::Path, words));
         let allowed = s.allowed(&self.domain);
         let permit = |path: Paths| {
-            let words = "ruled out by this endpoint's options or GDRFAB_TCP_PATHS";
+            let words = "ruled out by this endpoint's options or GDRFAB_PATHS";
             (!allowed.contains(path)).then(|| Error::coded(errno::EACCES, Code::Path, words))
         };
         let here = rma::site_of(&self.domain, desc, &[])?;

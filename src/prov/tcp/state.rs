@@ -5,12 +5,11 @@
 use super::conn::Conn;
 use super::fault::Faults;
 use super::recv::{Recv, Unexpected};
-use crate::config;
 use crate::error::{Code, Error, Result, errno};
-use crate::mr::Paths;
 use crate::prov::bind::{Bindings, Ending, Options, Stage};
 use crate::prov::event::{EventKind, tell};
 use crate::prov::flags;
+use crate::prov::info::permitted;
 use crate::prov::op::Common;
 use crate::prov::queue::{Completion, Failure};
 use crate::prov::report::Stats;
@@ -18,6 +17,7 @@ use crate::prov::rest::Rest;
 use crate::prov::tcp::handshake::acceptor::HandshakeAcceptor;
 use crate::prov::tcp::handshake::dial::Dial;
 use crate::prov::tcp::handshake::lookup::Lookup;
+use crate::prov::tcp::limits::PATHS;
 use crate::prov::tcp::wire::address::Address;
 use crate::prov::tcp::wire::hello::Purpose;
 use crate::sys::time;
@@ -126,7 +126,7 @@ impl State {
 
     /// The peer's address and the permitted paths, for the log.
     fn reached(&self) -> String {
-        let paths = self.options.policy.allowed() & Paths::from_bits_truncate(config::get().tcp.paths);
+        let paths = self.options.policy.allowed() & permitted(PATHS);
         format!("{}, paths {}", self.peer_address(), paths.words())
     }
 

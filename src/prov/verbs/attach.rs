@@ -9,8 +9,10 @@ use crate::error::{Error, Result, errno};
 use crate::hmem::{self, Interface, Kind, Site};
 use crate::mr::region::{Location, Pieces};
 use crate::mr::{Access, Attr, Iov, Memory, Paths, Source, file, location};
+use crate::prov::info::permitted;
 use crate::prov::verbs::device::context::Context;
 use crate::prov::verbs::device::object::{Pd, RawMr};
+use crate::prov::verbs::limits::PATHS;
 use crate::prov::verbs::memory::backing::Backing;
 use crate::prov::verbs::memory::mr::{Attached, RailRegistration};
 use crate::prov::verbs::memory::steps::{PINNED, RegistrationRecord, RegistrationSteps};
@@ -64,7 +66,7 @@ fn rights(access: Access, iwarp: bool, lanes: bool) -> u32 {
 /// Registers memory with the device of the domain, and by the same path with the devices of its further rails. A rail
 /// whose device refuses carries nothing of the region.
 pub fn attach(domain: &Domain, attr: &Attr<'_>) -> Result<Attached> {
-    let allowed = Paths::from_bits_truncate(config::get().verbs.paths) & attr.policy.allowed();
+    let allowed = permitted(PATHS) & attr.policy.allowed();
     let refused = domain.faults.as_ref().map_or(Ok(Paths::empty()), |plan| plan.register())?;
     let mut attached = attach_to(domain, &domain.memory.pd, attr, RegistrationSteps::new(allowed, refused))?;
     // A key names one registration, so only a region with a single registration can go over the further rails.
@@ -90,8 +92,7 @@ fn attach_to(domain: &Domain, pd: &Arc<Pd>, attr: &Attr<'_>, mut steps: Registra
 /// A shortcut of `attach` for one range of host memory without conditions, which the caller has checked. `None`: the
 /// range is not registered, and the caller uses `attach`.
 pub fn attach_plain(domain: &Domain, iov: Iov, access: Access) -> Option<Attached> {
-    let config = &config::get().verbs;
-    let allowed = Paths::from_bits_truncate(config.paths).contains(PINNED.path) && domain.faults.is_none();
+    let allowed = permitted(PATHS).contains(PINNED.path) && domain.faults.is_none();
     let len = iov.len() as u64;
     if !allowed
         || !domain.rail_ports.is_empty()
@@ -224,7 +225,7 @@ impl RangePlan<'_> {
         {
             return Ok(self.attached(steps, pieces, Paths::NIC, Site::HOST, kind));
         }
-        crate::prov::verbs::memory::populate::populate(self.iovs, self.access, config::get().verbs.reg_threads);
+        crate::prov::verbs::memory::populate::populate(self.iovs, self.access, config::get().debug.reg_threads);
         if let Some(pieces) = steps.attempt(PINNED.path, PINNED.what, || self.pinned(0)) {
             return Ok(self.attached(steps, pieces, Paths::NIC, Site::HOST, kind));
         }

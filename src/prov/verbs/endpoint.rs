@@ -3,7 +3,7 @@
 
 use super::cq::Cq;
 use super::domain::Domain;
-use super::limits::ANSWER_NS;
+use super::limits::{ANSWER_NS, RX_SIZE, TX_SIZE};
 use super::shared::Shared;
 use crate::config;
 use crate::error::{Code, Error, Result, errno};
@@ -67,11 +67,11 @@ impl Endpoint {
         // The answer to an iWARP read goes into one scatter/gather entry.
         let tx_sge = if domain.is_iwarp() { 1 } else { sge };
         let capacity = Capacity {
-            tx: or(info.tx_size, config.tx_size).min(attr.max_qp_wr.max(1) as u32 - u32::from(domain.rail_ports.len() > 1)).max(1),
-            rx: or(info.rx_size, config.rx_size).min(attr.max_qp_wr.max(1) as u32),
+            tx: or(info.tx_size, TX_SIZE).min(attr.max_qp_wr.max(1) as u32 - u32::from(domain.rail_ports.len() > 1)).max(1),
+            rx: or(info.rx_size, RX_SIZE).min(attr.max_qp_wr.max(1) as u32),
             tx_pieces: or(info.tx_iov_limit, tx_sge).min(tx_sge as u32),
             rx_pieces: or(info.rx_iov_limit, sge).min(sge as u32),
-            inline: if info.inject_size == 0 { domain.context().inline(config.inline) } else { info.inject_size } as u32,
+            inline: if info.inject_size == 0 { domain.context().inline(config::get().debug.inline) } else { info.inject_size } as u32,
         };
         let state = State {
             phase: Phase::Fresh,

@@ -2,12 +2,12 @@
 //! Discovery: one candidate (an `Info`) per device, port and type of address, and the way back from a candidate to its
 //! device and port.
 
-use super::limits::{INLINE_MAX, MAX_MSG, PATHS};
+use super::limits::{INLINE_MAX, MAX_MSG, PATHS, RX_SIZE, TX_SIZE};
 use crate::config;
 use crate::error::{Error, Result, errno};
 use crate::mr::MR_IOV_LIMIT;
 use crate::mr::Paths;
-use crate::prov::info::{ADDR_STR, Ask, EP_MSG, EP_RDM, Info, Limits, PROGRESS_MANUAL, THREAD_SAFE};
+use crate::prov::info::{ADDR_STR, Ask, EP_MSG, EP_RDM, Info, Limits, PROGRESS_MANUAL, THREAD_SAFE, check_permitted, permitted};
 use crate::prov::op::IOV_LIMIT;
 use crate::prov::verbs::device::context::{Context, Devices, Port, Transport};
 use crate::prov::verbs::device::distance;
@@ -120,15 +120,15 @@ fn attributes(context: &Context, port: &Port, gid: &Gid) -> Info {
     // With further rails, one work request of the queue is reserved for the marker that comes back last after a
     // failure.
     let sends = work - usize::from(!config.rails.is_empty() && work > 1);
-    let inline = context.inline(config.inline);
+    let inline = context.inline(config::get().debug.inline);
     Info {
         caps: flags::MSG | flags::SEND | flags::RECV | rma | flags::HMEM | flags::LOCAL_COMM | flags::REMOTE_COMM,
         mode: if iwarp { 0 } else { flags::RX_CQ_DATA },
         msg_order: flags::ORDER_UNLESS_READ,
         // The device completes the requests of a queue pair in order, and staged operations wait in order in the library.
         comp_order: flags::ORDER_ALL,
-        paths: PATHS & Paths::from_bits_truncate(config.paths),
-        list_paths: (PATHS - Paths::STAGED) & Paths::from_bits_truncate(config.paths),
+        paths: permitted(PATHS),
+        list_paths: permitted(PATHS) - Paths::STAGED,
         mr_mode: flags::MR_MODE_LOCAL | flags::MR_MODE_VIRT_ADDR | flags::MR_MODE_PROV_KEY,
         ep_type: EP_MSG,
         threading: THREAD_SAFE,
@@ -137,8 +137,8 @@ fn attributes(context: &Context, port: &Port, gid: &Gid) -> Info {
         // iWARP has no immediate data.
         cq_data_size: if iwarp { 0 } else { 4 },
         inject_size: inline,
-        tx_size: config.tx_size.min(sends),
-        rx_size: config.rx_size.min(work),
+        tx_size: TX_SIZE.min(sends),
+        rx_size: RX_SIZE.min(work),
         // The answer to an iWARP read goes into one scatter/gather entry.
         tx_iov_limit: if iwarp { 1 } else { sge },
         rx_iov_limit: sge,
@@ -239,8 +239,9 @@ fn left_out(domain: Option<String>, why: Error) -> Info {
 /// The names of the devices that may be used, the nearest first if an accelerator's PCI address is given. An error says why there is
 /// none.
 fn devices(near: Option<&str>) -> Result<(Devices, Vec<String>)> {
+    check_permitted(PATHS)?;
     let config = &config::get().verbs;
-    if config.library.is_none() && std::fs::read_dir(SYSFS).map_or(true, |mut d| d.next().is_none()) {
+    if config::get().debug.ibverbs.is_none() && std::fs::read_dir(SYSFS).map_or(true, |mut d| d.next().is_none()) {
         return Err(Error::new(errno::ENODEV, format!("this host has no RDMA device ({SYSFS} is missing or empty)")));
     }
     let list = Devices::list()?;

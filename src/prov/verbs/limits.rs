@@ -5,6 +5,14 @@ use crate::mr::Paths;
 
 /// The paths that this provider offers for a region.
 pub const PATHS: Paths = Paths::NIC.union(Paths::DMABUF).union(Paths::PEER_MEM).union(Paths::STAGED);
+/// Operations that can be outstanding on an endpoint, unless hints ask for more.
+pub const TX_SIZE: usize = 512;
+/// Receives that can be posted on an endpoint, unless hints ask for more.
+pub const RX_SIZE: usize = 512;
+/// The number of repeats that stands for endless ones, if the peer has posted no receive.
+pub const RNR_WITHOUT_END: u8 = 7;
+/// Code of the time that a sender waits if no receive is posted: 0.64 ms.
+pub const MIN_RNR_TIMER: u8 = 12;
 /// Largest message or RMA operation that the transport can carry.
 pub const MAX_MSG: usize = 1 << 31;
 /// Most bytes that hints may ask to travel inside the work request.

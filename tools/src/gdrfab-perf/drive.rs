@@ -27,7 +27,7 @@ pub const HELP: &str = "  -l, --post-list N     N operations to a post (1), for 
 
 /// The most connections between the two sides.
 pub const MAX_ENDPOINTS: usize = 64;
-/// The largest inline size that is accepted, as for `GDRFAB_VERBS_INLINE`.
+/// The largest inline size that is accepted, as for the word `inline` of `GDRFAB_DEBUG`.
 pub const MAX_INLINE: usize = 4096;
 const MAX_BURST: u64 = 1 << 20;
 

@@ -130,7 +130,7 @@ fn about(o: &Options, side: &Side, cpus: &[usize], plan: &Plan, path: String) ->
     let mut how = vec![format!("threading {threading}"), format!("{progress} progress")];
     if !side.link.traits.network {
         how.push(if plan.coop { "the target helps with large copies" } else { "no help from the target" }.into());
-        if gdrfab::config::get().hmem.process {
+        if gdrfab::config::get().hmem.driver.process {
             how.push("device memory is copied by another process".into());
         }
     }
@@ -270,7 +270,8 @@ fn choose(o: &Options) {
         set("GDRFAB_VERBS_GID_INDEX", index.to_string());
     }
     if o.drive.inline == Some(0) {
-        set("GDRFAB_VERBS_INLINE", "0".into());
+        let words = std::env::var("GDRFAB_DEBUG").ok().filter(|words| !words.is_empty());
+        set("GDRFAB_DEBUG", words.map_or("inline=0".into(), |words| format!("{words},inline=0")));
     }
 }
 

@@ -70,7 +70,7 @@ impl State {
         let guard = Guard { addr: intro.guard_addr, word: intro.guard_word };
         let space = match domain.modes.paths.contains(Paths::CMA) {
             true => AddressSpace::of(pid, guard),
-            false => Err(Error::fixed(errno::EACCES, "ruled out by GDRFAB_SHM_PATHS")),
+            false => Err(Error::fixed(errno::EACCES, "ruled out by GDRFAB_PATHS")),
         };
         let Some((mine, _)) = self.segment.take() else { return Err(Error::new(errno::EOPBADSTATE, "ep: not enabled")) };
         let link = Arc::new(Link::new(mine.clone(), peer, table, socket, pid, fences, space).with_copier(descriptors.copier));

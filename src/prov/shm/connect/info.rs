@@ -4,8 +4,8 @@
 use crate::config;
 use crate::error::{Error, Result, errno};
 use crate::mr::Paths;
-use crate::prov::info::{Ask, Info};
-use crate::prov::shm::limits::{INJECT_SIZE, MAX_MSG, RX_SIZE, TX_SIZE};
+use crate::prov::info::{Ask, Info, check_permitted, permitted};
+use crate::prov::shm::limits::{INJECT_SIZE, MAX_MSG, PATHS, RX_SIZE, TX_SIZE};
 use crate::prov::shm::memory::table::MAX_REGIONS;
 use crate::prov::shm::wire::address::{SCHEME, check_address};
 use crate::prov::{Offer, flags};
@@ -52,7 +52,7 @@ pub fn offer() -> Offer {
         },
     );
     fact("staged", Ok("always possible, if the target makes progress".to_string()));
-    let barrier = config::get().membarrier && process::barrier_register();
+    let barrier = !config::get().debug.no_membarrier && process::barrier_register();
     fact(
         "membarrier",
         if barrier {
@@ -61,7 +61,7 @@ pub fn offer() -> Offer {
             Err("refused by the kernel or switched off: each operation has a memory fence instead".to_string())
         },
     );
-    Offer { name: "shm", usable, facts }
+    Offer { name: "shm", usable: usable.and_then(|()| check_permitted(PATHS)), facts }
 }
 
 /// The attributes that the provider offers.
@@ -70,12 +70,12 @@ pub fn info() -> Info {
     Info {
         caps: info.caps | flags::RMA_EVENT | flags::ATOMIC | flags::HMEM | flags::LOCAL_COMM,
         msg_order: flags::ORDER_ALL | flags::ORDER_ATOMICS,
-        paths: Paths::from_bits_truncate(config::get().paths),
+        paths: permitted(PATHS),
         inject_size: INJECT_SIZE,
         tx_size: TX_SIZE,
         rx_size: RX_SIZE,
         max_msg_size: MAX_MSG,
-        list_paths: Paths::from_bits_truncate(config::get().paths) & (Paths::DIRECT | Paths::CMA | Paths::IPC),
+        list_paths: permitted(PATHS) & (Paths::DIRECT | Paths::CMA | Paths::IPC),
         mr_cnt: MAX_REGIONS,
         ..info
     }

@@ -46,7 +46,7 @@ fn chunk_size(len: usize, path: Paths) -> usize {
 /// was done.
 pub fn start(state: &mut State, domain: &Domain, job: &RmaJob, region: &RemoteRegion, offset: u64) -> Result<Option<Step>> {
     let ([local], config) = (job.local.as_slice(), config::get()) else { return Ok(None) };
-    if local.len() < config.coop_min.max(2 * TAIL) || !state.options.coop.is_on() || region.more.is_some() {
+    if local.len() < config.debug.coop_min.max(2 * TAIL) || !state.options.coop.is_on() || region.more.is_some() {
         return Ok(None);
     }
     let Some(conn) = state.conn.as_deref_mut() else { return Ok(None) };
@@ -84,7 +84,7 @@ pub fn start(state: &mut State, domain: &Domain, job: &RmaJob, region: &RemoteRe
 fn copy_chunk(conn: &mut Conn, region: &RemoteRegion, dir: Dir, local: &Iov, offset: u64, chunk: usize, i: u32) -> Result<()> {
     let at = i as usize * chunk;
     let n = chunk.min(local.len() - at);
-    if region.path == Paths::DIRECT && local.len() >= config::get().nt_threshold {
+    if region.path == Paths::DIRECT && local.len() >= config::get().debug.nt_threshold {
         let busy = conn.link.mine.busy();
         if !conn.gate.enter(busy, &conn.link.table.entry(region.index).gate, region.generation, region.index) {
             conn.remotes.evict(region.key);
@@ -200,7 +200,7 @@ pub fn help(conn: &mut Conn, domain: &Domain, h: &mut HelpedCopy) -> bool {
         domain.regions.lock().unpin(pin);
         return false;
     }
-    let streaming = *len >= config::get().nt_threshold;
+    let streaming = *len >= config::get().debug.nt_threshold;
     let took = copy_back(conn, &mut h.part, |conn, i| {
         let at = i as usize * chunk;
         let (n, mut from) = ((*chunk).min(len - at), at);

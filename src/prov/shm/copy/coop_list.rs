@@ -45,7 +45,7 @@ const SPANS: usize = 64;
 
 /// True if a list is large enough to be shared, and its runs are neither too short nor too long.
 pub fn fits(list: &List) -> bool {
-    list.total >= COOP_MINS * config::get().coop_min && list.total / list.runs.len() >= RUN_MIN && longest(list) <= ROW_MAX
+    list.total >= COOP_MINS * config::get().debug.coop_min && list.total / list.runs.len() >= RUN_MIN && longest(list) <= ROW_MAX
 }
 
 fn longest(list: &List) -> usize {

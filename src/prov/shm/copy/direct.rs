@@ -40,7 +40,7 @@ pub fn copy_now(
     }
     let result = match region.path {
         Paths::DIRECT => {
-            let (mut at, from) = (skip, config::get().nt_threshold);
+            let (mut at, from) = (skip, config::get().debug.nt_threshold);
             let streaming = if len >= from { 0 } else { usize::MAX };
             for (there, run) in region.walk(offset, len) {
                 let mut here = there.here;

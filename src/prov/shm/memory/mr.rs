@@ -283,7 +283,7 @@ impl Regions {
             let verdict = if r.paths.contains(path) {
                 "offered".to_string()
             } else if !modes.paths.contains(path) {
-                "not permitted in this process (GDRFAB_SHM_PATHS)".to_string()
+                "not permitted in this process (GDRFAB_PATHS)".to_string()
             } else if !r.policy.allowed().contains(path) {
                 "ruled out by attr->require or attr->forbid".to_string()
             } else {

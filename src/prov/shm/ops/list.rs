@@ -68,7 +68,7 @@ impl State {
         let shares = self.options.coop.is_on() && matches!(path, ListPath::Attach) && coop_list::fits(list);
         // A list of large blocks goes piece by piece, so that each block is shared with the target as a single
         // operation is.
-        let large = list.total / list.runs.len() >= config::get().coop_min;
+        let large = list.total / list.runs.len() >= config::get().debug.coop_min;
         if self.options.coop.is_on() && large && !shares && matches!(path, ListPath::Direct | ListPath::Attach) {
             return Ok(Native::Pieces);
         }

@@ -21,7 +21,7 @@ impl State {
         let no = |words| Some(Error::coded(errno::EOPNOTSUPP, Code::Path, words));
         let allowed = conn.remotes.allowed;
         let permit = |path: Paths| {
-            (!allowed.contains(path)).then(|| Error::fixed(errno::EACCES, "ruled out by this endpoint's options or GDRFAB_SHM_PATHS"))
+            (!allowed.contains(path)).then(|| Error::fixed(errno::EACCES, "ruled out by this endpoint's options or GDRFAB_PATHS"))
         };
         let mapped = |path: Paths| match shared {
             true => permit(path),

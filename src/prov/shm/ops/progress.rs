@@ -129,7 +129,7 @@ impl State {
             kind::FRAGMENT => self.on_fragment(message),
             kind::NOTIFY => self.on_notify(domain, message),
             kind::COOP | kind::COOP_LIST => {
-                let helps = self.options.coop.is_on() && config::get().coop;
+                let helps = self.options.coop.is_on() && !config::get().debug.no_coop;
                 let Some(conn) = self.conn.as_deref_mut().filter(|_| helps) else { return Ok(()) };
                 let flags = message.header.flags;
                 // The peer offers one operation at a time, so with a new offer the one before is over.

@@ -238,7 +238,7 @@ fn fetch(reach: &Reach, source: Source<'_>, recv: &Recv, n: usize) -> Fetched {
             for to in parts(recv.pieces.as_slice(), 0, n) {
                 // SAFETY: the mapping, borrowed for the call, covers the offered bytes; `to` is memory of the receive, as its caller
                 // promised.
-                unsafe { copy::copy(to.as_ptr(), (from + at) as *const u8, to.len(), config::get().nt_threshold) };
+                unsafe { copy::copy(to.as_ptr(), (from + at) as *const u8, to.len(), config::get().debug.nt_threshold) };
                 at += to.len();
             }
             Fetched::Done

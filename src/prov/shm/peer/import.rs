@@ -237,8 +237,8 @@ impl Imports {
 
     /// Fetches the descriptor by pidfd_getfd, and maps the file.
     fn fetch(&mut self, link: &Link, file: u64, write: bool) -> Result<()> {
-        if !config::get().pidfd {
-            return Err(Error::fixed(errno::EPERM, "switched off by GDRFAB_SHM_PIDFD=0"));
+        if config::get().debug.no_pidfd {
+            return Err(Error::fixed(errno::EPERM, "switched off by GDRFAB_DEBUG=no-pidfd"));
         }
         let pidfd = link.pidfd().ok_or(Error::fixed(errno::ESRCH, "the kernel gives no pidfd of the peer"))?;
         let record = link.table.file(file);

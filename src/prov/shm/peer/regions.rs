@@ -481,7 +481,7 @@ impl RemoteRegions {
                 ));
             }
             if !self.allowed.contains(path) {
-                return Some(Error::fixed(errno::EACCES, "ruled out by this endpoint's options or GDRFAB_SHM_PATHS"));
+                return Some(Error::fixed(errno::EACCES, "ruled out by this endpoint's options or GDRFAB_PATHS"));
             }
             None
         };

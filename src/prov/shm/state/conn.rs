@@ -82,7 +82,7 @@ pub struct Conn {
 impl Conn {
     pub fn new(link: Arc<Link>, allowed: Paths, fragment: Option<usize>) -> Conn {
         Conn {
-            tx: Producer::new(link.peer.clone(), config::get().area_max),
+            tx: Producer::new(link.peer.clone(), config::get().debug.area_max),
             gate: Initiator::new(link.fences),
             busy: std::ptr::from_ref(link.mine.busy()) as usize,
             devices: DeviceStreams::default(),

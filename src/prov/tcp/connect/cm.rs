@@ -33,15 +33,14 @@ impl State {
     /// largest parcel, because a parcel that is offered could never be fetched. A lane takes its parcels within a few
     /// turns, so the budget is soon free again.
     fn budget(&self) -> u32 {
-        let budget = config::get().tcp.budget;
+        let budget = config::get().debug.tcp_budget;
         if self.bind.is_lane() { budget.max(WHOLE_MAX as u32) } else { budget }
     }
 
     /// This side's terms, without streams and rails.
     fn terms(&self, data: &[u8]) -> Terms {
-        let config = &config::get().tcp;
         let address = self.address.clone().unwrap_or_default();
-        Terms { window: config.window, budget: self.budget(), address, data: data.to_vec(), ..Terms::default() }
+        Terms { window: config::get().debug.tcp_window, budget: self.budget(), address, data: data.to_vec(), ..Terms::default() }
     }
 
     /// Begins to connect to a passive endpoint.
@@ -181,12 +180,11 @@ impl State {
 
     /// Makes a connection of a link whose handshake has succeeded. `terms`: the peer's.
     fn establish(&mut self, domain: &Domain, link: Link, terms: &Terms, is_dialer: bool) -> Result<()> {
-        let config = &config::get().tcp;
         tune(link.socket.as_fd())?;
         let (own, peer) = (tcp::local(link.socket.as_fd())?, tcp::peer(link.socket.as_fd())?);
         let name = if terms.address.is_empty() { Address::of(peer, None).to_string() } else { terms.address.clone() };
         let short = self.faults.as_ref().and_then(|f| f.short());
-        self.begin_connection(domain, link, name, terms, (config.window, self.budget()), is_dialer, short)?;
+        self.begin_connection(domain, link, name, terms, (config::get().debug.tcp_window, self.budget()), is_dialer, short)?;
         if let (true, Some(rails)) = (is_dialer, self.rails()) {
             self.keep_rails(RailConnector::dialer(rails, terms, own.ip(), peer.ip(), &self.options));
         }

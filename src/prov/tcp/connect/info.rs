@@ -3,9 +3,8 @@
 
 use crate::config;
 use crate::error::{Error, Result, errno};
-use crate::mr::Paths;
-use crate::prov::info::{Ask, Info};
-use crate::prov::tcp::limits::{INJECT_SIZE, MAX_MSG, RX_SIZE, TX_SIZE};
+use crate::prov::info::{Ask, Info, check_permitted, permitted};
+use crate::prov::tcp::limits::{INJECT_SIZE, MAX_MSG, PATHS, RX_SIZE, TX_SIZE};
 use crate::prov::tcp::memory::mr::MAX_REGIONS;
 use crate::prov::tcp::rail::connector;
 use crate::prov::tcp::secure::auth;
@@ -42,8 +41,8 @@ fn info() -> Info {
     Info {
         caps: info.caps | flags::RMA_EVENT | flags::ATOMIC | flags::HMEM | flags::LOCAL_COMM | flags::REMOTE_COMM,
         msg_order: flags::ORDER_UNLESS_READ | flags::ORDER_ATOMICS,
-        paths: Paths::from_bits_truncate(config::get().tcp.paths),
-        list_paths: Paths::from_bits_truncate(config::get().tcp.paths),
+        paths: permitted(PATHS),
+        list_paths: permitted(PATHS),
         inject_size: INJECT_SIZE,
         tx_size: TX_SIZE,
         rx_size: RX_SIZE,
@@ -135,8 +134,9 @@ pub fn check_address(address: &str) -> Result<()> {
     address.parse::<Address>().map(|_| ())
 }
 
-/// Fails if this host has no sockets of either family.
+/// Fails if this host has no sockets of either family, or the configuration rules out all paths.
 fn usable() -> Result<()> {
+    check_permitted(PATHS)?;
     let of = |ip: IpAddr| tcp::bind(SocketAddr::new(ip, 0)).map(|_| ());
     of(IpAddr::V4(Ipv4Addr::UNSPECIFIED)).or_else(|e| of(IpAddr::V6(Ipv6Addr::UNSPECIFIED)).map_err(|_| e))
 }

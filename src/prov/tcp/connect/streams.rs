@@ -115,7 +115,7 @@ impl State {
 
 /// The time at which the dialer of further streams must have connected, counted from now.
 fn greeting_deadline() -> u64 {
-    time::now_ns() + config::get().tcp.greeting_ms.saturating_mul(1_000_000)
+    time::now_ns() + config::get().debug.tcp_greeting_ms.saturating_mul(1_000_000)
 }
 
 impl Conn {

@@ -137,7 +137,7 @@ impl HandshakeAcceptor {
     pub fn start(bound: OwnedFd, purpose: Purpose, token: u64, key: Option<Key>) -> Result<HandshakeAcceptor> {
         let at = tcp::local(bound.as_fd())?;
         tcp::start(bound.as_fd(), BACKLOG).map_err(|e| e.context(at))?;
-        let config = &config::get().tcp;
+        let config = &config::get().debug;
         Ok(HandshakeAcceptor {
             acceptor: Acceptor::new(bound, matches!(purpose, Purpose::Passive))?,
             at,
@@ -145,10 +145,10 @@ impl HandshakeAcceptor {
             pending: Vec::new(),
             refused: RefusedKeys::default(),
             // A socket for rails expects only one dialer, for as long as the connection lasts.
-            most: if matches!(purpose, Purpose::Rail) { config.pending.min(RAIL_PENDING) } else { config.pending },
+            most: if matches!(purpose, Purpose::Rail) { config.tcp_pending.min(RAIL_PENDING) } else { config.tcp_pending },
             requests: Arc::default(),
             most_requests: REQUESTS,
-            patience_ns: config.greeting_ms.saturating_mul(1_000_000),
+            patience_ns: config.tcp_greeting_ms.saturating_mul(1_000_000),
         })
     }
 

@@ -129,7 +129,7 @@ pub fn path_of(site: Site) -> Paths {
 /// Fails if the process's setting or the region's policy rules out `path`.
 pub fn check_path(path: Paths, process: Paths, policy: &PathPolicy) -> Result<()> {
     let who = match () {
-        () if !process.contains(path) => format!("GDRFAB_TCP_PATHS permits {}", process.words()),
+        () if !process.contains(path) => format!("GDRFAB_PATHS permits {}", process.words()),
         () if !policy.allowed().contains(path) => {
             format!("attr->require {}, attr->forbid {}", policy.require.words(), policy.forbid.words())
         }

@@ -56,7 +56,7 @@ impl State {
         if site.is_host() || self.allowed(domain).contains(Paths::STAGED) {
             return Ok(());
         }
-        let words = format!("{site} memory needs the path staged, which this endpoint's options or GDRFAB_TCP_PATHS do not permit");
+        let words = format!("{site} memory needs the path staged, which this endpoint's options or GDRFAB_PATHS do not permit");
         Err(Error::coded(errno::EOPNOTSUPP, Code::Path, words))
     }
 

@@ -7,7 +7,7 @@ use crate::config;
 use crate::error::{Code, Error, Result, errno};
 use crate::prov::event::EventKind;
 use crate::prov::verbs::domain::Domain;
-use crate::prov::verbs::limits::ALIVE_NS;
+use crate::prov::verbs::limits::{ALIVE_NS, MIN_RNR_TIMER, RNR_WITHOUT_END};
 use crate::prov::verbs::queue::qp::{LocalPort, Qp, RemoteQp, RetryPolicy};
 use crate::prov::verbs::queue::service::{Service, kind};
 use crate::prov::verbs::state::conn::{ConnectStep, Connecting, Link};
@@ -29,12 +29,7 @@ const CONSUMER_DEFINED: i32 = 28;
 
 impl State {
     pub fn retry_policy_of(config: &config::Verbs) -> RetryPolicy {
-        RetryPolicy {
-            timeout: config.timeout,
-            retries: config.retries,
-            rnr_retries: config.rnr_retries,
-            min_rnr_timer: config.min_rnr_timer,
-        }
+        RetryPolicy { timeout: config.timeout, retries: config.retries, rnr_retries: RNR_WITHOUT_END, min_rnr_timer: MIN_RNR_TIMER }
     }
 
     pub fn connecting_deadline(&self) -> Option<u64> {

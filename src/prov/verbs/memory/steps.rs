@@ -48,7 +48,7 @@ impl RegistrationSteps {
         let outcome = match self.allowed.contains(path) {
             true if self.refused.contains(path) => Err(fault::refusal(path)),
             true => step(),
-            false => Err(Error::fixed(errno::EACCES, "ruled out by attr->require, attr->forbid or GDRFAB_VERBS_PATHS")),
+            false => Err(Error::fixed(errno::EACCES, "ruled out by attr->require, attr->forbid or GDRFAB_PATHS")),
         };
         let step = RegistrationStep { path, what };
         match outcome {

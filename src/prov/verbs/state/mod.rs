@@ -19,12 +19,12 @@ pub(in crate::prov::verbs) mod rails;
 pub(in crate::prov::verbs) mod staging;
 pub(in crate::prov::verbs) mod stripe;
 
-use crate::config;
 use crate::error::{Code, Error, Result, errno};
 use crate::mr::Paths;
 use crate::prov::bind::{Bindings, Options, Stage};
 use crate::prov::event::{EventKind, tell, tell_end};
 use crate::prov::flags;
+use crate::prov::info::permitted;
 use crate::prov::queue::Completion;
 use crate::prov::report::Stats;
 use crate::prov::verbs::limits::{ANSWER_NS, DRAIN_NS, PATHS};
@@ -148,7 +148,7 @@ impl State {
 
     /// The peer and the paths to it, for the log.
     fn describe_peer(&self) -> String {
-        let mut paths = PATHS & self.options.policy.allowed() & Paths::from_bits_truncate(config::get().verbs.paths);
+        let mut paths = self.options.policy.allowed() & permitted(PATHS);
         paths.set(Paths::STAGED, paths.contains(Paths::STAGED) && self.service.is_some());
         format!("{}, paths {}", self.peer_address(), paths.words())
     }

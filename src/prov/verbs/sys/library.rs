@@ -25,7 +25,7 @@ struct Opened {
 fn opened() -> Result<&'static Opened> {
     static OPENED: OnceLock<Result<Opened>> = OnceLock::new();
     let open = || {
-        let variable = &config::get().verbs.library;
+        let variable = &config::get().debug.ibverbs;
         let usual = "libibverbs.so.1";
         // Each table owns its library, so the library is opened twice. The second time only counts a reference.
         Ok(Opened { verbs: Verbs::load(open(variable, usual)?), newer: Newer::load(open(variable, usual)?) })
@@ -46,7 +46,7 @@ pub fn newer() -> Result<&'static Newer> {
 /// librdmacm.
 pub fn cm() -> Result<&'static Cm> {
     static CM: OnceLock<Result<Cm>> = OnceLock::new();
-    CM.get_or_init(|| Ok(Cm::load(open(&config::get().verbs.cm_library, "librdmacm.so.1")?))).as_ref().map_err(Clone::clone)
+    CM.get_or_init(|| Ok(Cm::load(open(&config::get().debug.rdmacm, "librdmacm.so.1")?))).as_ref().map_err(Clone::clone)
 }
 
 /// The errno of the preceding call of this thread.

@@ -129,7 +129,7 @@ echo "|---|---|---|---|---|"
 for name in $(all_claims msg every_call_and_size_); do
 	rest=${name#every_call_and_size_} setting=
 	case $rest in
-	*_staged) setting=GDRFAB_SHM_PATHS=staged rest=${rest%_staged} ;;
+	*_staged) setting=GDRFAB_PATHS=staged,socket rest=${rest%_staged} ;;
 	esac
 	case $rest in
 	*_to_*) row msg "$name" "${rest%%_to_*}" "${rest#*_to_}" "$setting" ;;

@@ -4,7 +4,7 @@
  * libibverbs: the fake one, whose queues do nothing (c-tests/fakes). count.sh counts the instructions of `measured`
  * under callgrind.
  *
- *   GDRFAB_VERBS_LIBRARY=.../libibverbs.so.1 count raw|domain|safe|real write|message DEPTH ROUNDS
+ *   LIBIBVERBS=.../libibverbs.so.1 GDRFAB_DEBUG=ibverbs=$LIBIBVERBS count raw|domain|safe|real write|message DEPTH ROUNDS
  *
  * A round posts DEPTH writes and then takes their completions; or DEPTH receives on another queue pair and as many
  * sends, and takes the completions of both. Every operation requests its completion and carries its bytes inline in
@@ -46,7 +46,7 @@ struct raw {
 
 static void raw_load(void)
 {
-	const char *name = getenv("GDRFAB_VERBS_LIBRARY");
+	const char *name = getenv("LIBIBVERBS");
 	library = dlopen(name ? name : "libibverbs.so.1", RTLD_NOW);
 	if (!library)
 		fail("libibverbs", dlerror());

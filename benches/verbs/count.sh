@@ -17,7 +17,8 @@ mkdir -p "$build"
 [ -n "${FAKES:-}" ] || CC=${CC:-cc} sh "$here/../../c-tests/fakes/build.sh" "$fakes"
 ${CC:-cc} -std=c99 -O2 -g -Wall -Wextra -Werror -o "$build/count" "$here/count.c" \
 	-I"$prefix/include" -L"$prefix/lib" -lgdrfab -Wl,-rpath,"$prefix/lib" -ldl
-export GDRFAB_VERBS_LIBRARY=$fakes/verbs/libibverbs.so.1 GDRFAB_LOG=${GDRFAB_LOG:-error}
+export LIBIBVERBS=$fakes/verbs/libibverbs.so.1
+export GDRFAB_DEBUG=ibverbs=$LIBIBVERBS GDRFAB_LOG=${GDRFAB_LOG:-error}
 
 total() { # <how> <what> <depth> <rounds>
 	valgrind --tool=callgrind --callgrind-out-file="$build/count.$1.$2.$3.out" --toggle-collect='measured_*' "$build/count" "$@" \

@@ -5,7 +5,7 @@
  * turns. All pages are present beforehand. Prints a Markdown table of medians, with the path by which the device
  * reaches the memory. The ratio is the median of the rounds' own ratios, because emulated CPUs are slow and noisy.
  *
- *   GDRFAB_VERBS_LIBRARY=... register [ROUNDS [DEVICE]]
+ *   LIBIBVERBS=FILE GDRFAB_DEBUG=ibverbs=FILE register [ROUNDS [DEVICE]]
  *
  * A kind of memory that the machine lacks is left out, with a line that says so.
  */
@@ -140,7 +140,7 @@ static __typeof__(&ibv_dereg_mr) dereg;
 
 static void open_raw(const char *device)
 {
-	const char *name = getenv("GDRFAB_VERBS_LIBRARY");
+	const char *name = getenv("LIBIBVERBS");
 	library = dlopen(name ? name : "libibverbs.so.1", RTLD_NOW);
 	if (!library)
 		fail("libibverbs", dlerror());

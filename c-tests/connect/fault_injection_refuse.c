@@ -231,7 +231,7 @@ static void few_at_a_time(const void *arg)
 {
 	/* Without another path shm sends long messages in fragments. */
 	if (!arg)
-		setenv("GDRFAB_SHM_PATHS", "staged", 1);
+		only_staged();
 	for (int i = 0; i < test_count(5, 3); i++) {
 		struct few f = {(const struct way *)arg, shorts[i].len / (strcmp(provider(), "verbs") ? 1 : 10)};
 		faults("short=%d", shorts[i].bytes);

@@ -144,7 +144,7 @@ TEST(environment_restricts_paths)
 	skip_unless(tcp || path_known(PATH_DIRECT), "its paths are not for an environment to choose");
 	/* Names the provider: else another provider could offer the path that this one must not use. */
 	setenv("GDRFAB_PROVIDER", provider(), 1);
-	setenv(tcp ? "GDRFAB_TCP_PATHS" : "GDRFAB_SHM_PATHS", "staged", 1);
+	set_variable("GDRFAB_PATHS", "staged");
 	gdrfab_info *info = get(NULL, 0), hints, *none = NULL;
 	CHECK_EQ(info->paths, GDRFAB_PATH_STAGED);
 	gdrfab_freeinfo(info);

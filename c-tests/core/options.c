@@ -280,7 +280,7 @@ TEST(paths_of_an_endpoint)
 /* Variables that forbid paths work on either side. */
 static void restricted(struct node *n)
 {
-	setenv("GDRFAB_SHM_PATHS", "staged", 1);
+	only_staged();
 	node_up(n);
 	struct remote easy = mem_fetch(n), plain = mem_fetch(n);
 	CHECK_EQ(path_to(n, easy.key).path, GDRFAB_PATH_STAGED);
@@ -299,7 +299,7 @@ TEST(environment_restricts_the_initiator)
 
 static void offers_little(struct node *n)
 {
-	setenv("GDRFAB_SHM_PATHS", "staged", 1);
+	only_staged();
 	offers_two(n);
 }
 

@@ -210,12 +210,12 @@ void waits_for_the_stopped(node *n)
 
 void stages(node *n)
 {
-	setenv("GDRFAB_SHM_PATHS", "staged", 1);
+	only_staged();
 	serves_pingpong(n);
 }
 void stages_too(node *n)
 {
-	setenv("GDRFAB_SHM_PATHS", "staged", 1);
+	only_staged();
 	asks_pingpong(n);
 }
 

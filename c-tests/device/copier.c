@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * Endpoints that call no device driver in their process (GDRFAB_OPT_DRIVER_CALLS, GDRFAB_HMEM_PROCESS): another process, the
+ * Endpoints that call no device driver in their process (GDRFAB_OPT_DRIVER_CALLS, GDRFAB_HMEM_DRIVER=process): another process, the
  * copier, copies device memory. Operations that need a driver here are refused with a reason, and the end of the copier ends
  * operations and not the program.
  */
@@ -212,7 +212,7 @@ static void needs_a_driver(const void *arg)
 static void staged_target(struct node *n)
 {
 	struct mem m;
-	setenv("GDRFAB_HMEM_PROCESS", "1", 1);
+	set_variable("GDRFAB_HMEM_DRIVER", "process");
 	node_up(n);
 	memory(n, &m, (const struct memkind *)n->arg);
 	mem_publish(n, &m);
@@ -226,7 +226,7 @@ static void staged_target(struct node *n)
 static void staged_initiator(struct node *n)
 {
 	static char host[256];
-	setenv("GDRFAB_SHM_PATHS", "staged", 1);
+	only_staged();
 	node_up(n);
 	struct remote peer = mem_fetch(n);
 	void *desc = local_desc(n, host, sizeof host);
@@ -332,7 +332,7 @@ TEST(no_program)
 {
 	struct node n;
 	skip_unless(path_known(PATH_IPC), "it has no ipc path");
-	setenv("GDRFAB_COPIER", "/nonexistent/gdrfab-copier", 1);
+	set_variable("GDRFAB_DEBUG", "copier=/nonexistent/gdrfab-copier");
 	node_alone(&n, NULL);
 	gdrfab_ep *ep = ep_new(&n, n.info, NULL);
 	CHECK_EQ(forbid(&n, ep), -ENOENT);
@@ -346,7 +346,7 @@ TEST(another_program)
 {
 	struct node n;
 	skip_unless(path_known(PATH_IPC), "it has no ipc path");
-	setenv("GDRFAB_COPIER", "/bin/true", 1);
+	set_variable("GDRFAB_DEBUG", "copier=/bin/true");
 	node_alone(&n, NULL);
 	gdrfab_ep *ep = ep_new(&n, n.info, NULL);
 	CHECK_EQ(forbid(&n, ep), -EIO);

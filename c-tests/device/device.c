@@ -213,7 +213,7 @@ static void no_fds_left(const void *arg)
 	node_close(&n);
 }
 
-/* GDRFAB_HMEM_THREAD=1: this thread never calls the driver. */
+/* GDRFAB_HMEM_DRIVER=thread: this thread never calls the driver. */
 static void on_a_thread(const void *arg)
 {
 	static const char *const libraries[] = {
@@ -229,7 +229,7 @@ static void on_a_thread(const void *arg)
 	struct mem m;
 	if (!getenv("GDRFAB_FAKES"))
 		test_skip("only a fake counts who enters it");
-	setenv("GDRFAB_HMEM_THREAD", "1", 1);
+	set_variable("GDRFAB_HMEM_DRIVER", "thread");
 	node_alone(&n, NULL);
 	mem_new(&n, &m, kind, LEN);
 	OK(register_as(&n, m.addr, LEN, GDRFAB_HMEM_AUTO, 0, 0, &mr));

@@ -1,7 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0 OR MIT
 # Builds the fake drivers into DIR, under the names by which programs load the real ones; old versions into DIR/old.
-# libibverbs goes to DIR/verbs, where it is found by GDRFAB_VERBS_LIBRARY only, if its header is there to build it.
+# libibverbs goes to DIR/verbs, where it is found by GDRFAB_DEBUG=ibverbs=FILE only, if its header is there to build it.
 #
 #   c-tests/fakes/build.sh DIR
 set -eu

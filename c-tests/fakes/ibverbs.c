@@ -2,7 +2,7 @@
 /*
  * A fake libibverbs with devices fake0, fake1...: registration checks what the kernel checks (ibverbs_mr.c), queues
  * complete at once (ibverbs_queue.c). It is for counting instructions and for tests where the kernel has no RDMA; it
- * proves nothing about a real device. Programs load it by GDRFAB_VERBS_LIBRARY only.
+ * proves nothing about a real device. Programs load it by GDRFAB_DEBUG=ibverbs=FILE only.
  *
  * FAKE_DEVICES: the number of devices (1). FAKE_IBVERBS_LINK=ib: an InfiniBand port instead of RoCE. FAKE_IBVERBS_DMABUF=0:
  * the kernel refuses dma-bufs. FAKE_IBVERBS_PEER_MEM=1: it pins memory that the CPU cannot access. FAKE_IBVERBS_ATOMICS: its

@@ -68,8 +68,13 @@ static void run_side(enum test_side side, int oob, const void *arg)
 			setenv("TEST_OWN_NODE", node, 1);
 	}
 	test_enter_namespaces(getenv(side == TEST_CLIENT ? "TEST_CLIENT_NAMESPACES" : "TEST_SERVER_NAMESPACES"));
-	for (size_t i = 0; i < 2 && p->setup->env[side][i]; i++)
-		putenv((char *)(uintptr_t)p->setup->env[side][i]);
+	for (size_t i = 0; i < 2 && p->setup->env[side][i]; i++) {
+		const char *item = p->setup->env[side][i], *value = strchr(item, '=');
+		char name[64];
+		CHECK(value && value - item < (ptrdiff_t)sizeof name);
+		snprintf(name, sizeof name, "%.*s", (int)(value - item), item);
+		set_variable(name, value + 1);
+	}
 	local_prepare();
 	settle();
 	n.fds = test_count_fds();

@@ -54,6 +54,23 @@ void skip_unless(bool possible, const char *why)
 		test_skip("provider %s: %s", provider(), why);
 }
 
+void set_variable(const char *name, const char *value)
+{
+	const char *there = getenv(name);
+	char both[1024];
+	if (strcmp(name, "GDRFAB_DEBUG") == 0 && there && *there) {
+		snprintf(both, sizeof both, "%s,%s", there, value);
+		value = both;
+	}
+	if (setenv(name, value, 1))
+		test_fail(__FILE__, __LINE__, "%s=%s cannot be set", name, value);
+}
+
+void only_staged(void)
+{
+	set_variable("GDRFAB_PATHS", "staged,nic,dmabuf,peer-mem,socket");
+}
+
 void unique_service(char *to, size_t size)
 {
 	static unsigned next;
@@ -224,7 +241,7 @@ bool flushed(const gdrfab_cq_err_entry *e)
 
 void *liar(const char *function)
 {
-	const char *path = getenv("GDRFAB_VERBS_LIBRARY");
+	const char *path = getenv("TEST_LIBIBVERBS");
 	void *library = path ? dlopen(path, RTLD_NOW) : NULL, *found = library ? dlsym(library, function) : NULL;
 	if (!found)
 		test_skip("no libibverbs that has %s (tests/vm)", function);

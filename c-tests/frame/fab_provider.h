@@ -27,6 +27,10 @@ const struct traits *traits(void);
 const char *provider(void);
 /* Skips the claim unless `possible`, with the provider's name and the reason. */
 void skip_unless(bool possible, const char *why);
+/* Sets a variable of the library. Words for GDRFAB_DEBUG join those that are there. */
+void set_variable(const char *name, const char *value);
+/* Leaves shm the path staged only; the paths of other providers stay. */
+void only_staged(void);
 /* A service that no other process listens on; the host to listen on (or NULL). */
 void unique_service(char *to, size_t size);
 const char *node_name(void);
@@ -46,7 +50,7 @@ bool tells_failed_writes(const struct node *n);
 uint64_t best_path(void);
 /* A path to host memory that needs progress of the target; 0: the provider has none that is always available. */
 uint64_t helped_path(void);
-/* A function of the libibverbs that misbehaves (tests/vm/liar-shim.c, named by GDRFAB_VERBS_LIBRARY); skips the claim without
+/* A function of the libibverbs that misbehaves (tests/vm/liar-shim.c, named by TEST_LIBIBVERBS); skips the claim without
  * it. The device that has the first port of TEST_RAILS. */
 void *liar(const char *function);
 const char *first_device(void);

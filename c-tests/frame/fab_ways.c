@@ -214,7 +214,7 @@ void copier_up(struct node *n)
 {
 	gdrfab_ep *ep = NULL;
 	uint32_t off = 0;
-	setenv("GDRFAB_HMEM_PROCESS", "1", 1);
+	set_variable("GDRFAB_HMEM_DRIVER", "process");
 	node_open(n);
 	OK(gdrfab_ep_open(n->domain, n->info, NULL, &ep));
 	OK(gdrfab_ep_setopt(ep, GDRFAB_OPT_ENDPOINT, GDRFAB_OPT_DRIVER_CALLS, &off, sizeof off));

@@ -46,7 +46,7 @@ int rail_query(gdrfab_ep *ep, uint64_t peer, uint32_t number, gdrfab_rail_info *
 
 /* The process that copies device memory for this endpoint, taken from gdrfab_ep_explain(). */
 pid_t copier_of(struct node *n, uint64_t key);
-/* node_up() of a client with GDRFAB_HMEM_PROCESS. The copying process is started before the client connects: a listener
+/* node_up() of a client with GDRFAB_HMEM_DRIVER=process. The copying process is started before the client connects: a listener
  * allows it five seconds from then on, and a memory checker may need longer. */
 void copier_up(struct node *n);
 /* 0 if the kernel lets this process copy the peer's memory with process_vm_readv(), else the errno. */

@@ -198,7 +198,7 @@ static void in_order(const void *arg)
 	const struct order *o = (const struct order *)arg;
 	if (o->staged) {
 		skip_unless(strcmp(provider(), "shm") == 0, "there are no fragments");
-		setenv("GDRFAB_SHM_PATHS", "staged", 1);
+		only_staged();
 	}
 	pair(&o->setup, o->server, o->client, NULL);
 }

@@ -94,7 +94,7 @@ static void between_two(const void *arg)
 	struct setup s = {.rdm = a->rdm};
 	skip_unless(!traits()->adapter, "has no atomics");
 	if (a->asks)
-		setenv("GDRFAB_SHM_PIDFD", "0", 1);
+		set_variable("GDRFAB_DEBUG", "no-pidfd");
 	pair(&s, sees, rests, arg);
 }
 

@@ -411,7 +411,7 @@ TEST(injected_write_without_another_call_nor_pidfd)
 {
 	if (getenv("TEST_RDM"))
 		test_skip("a connectionless endpoint keeps what cannot leave yet");
-	setenv("GDRFAB_SHM_PIDFD", "0", 1);
+	set_variable("GDRFAB_DEBUG", "no-pidfd");
 	pair(NULL, sees_who_rests, writes_and_rests, NULL);
 }
 
@@ -420,7 +420,7 @@ TEST(injected_write_without_another_call_nor_pidfd)
 static void with_setting(const void *arg)
 {
 	const struct variant *v = (const struct variant *)arg;
-	setenv(v->variable, v->value, 1);
+	set_variable(v->variable, v->value);
 	pair(NULL, call_receiver, call_sender, v->arg);
 }
 
@@ -458,7 +458,7 @@ static void add(const struct memkind *from, const struct memkind *to, bool descr
 		test_add(name, too_long, b, 40);
 	/* Staging works with the memory of every vendor. */
 	if (from == to && from->alloc != cuda_kinds[0].alloc && test_count(1, 0) && path_known(PATH_DIRECT)) {
-		struct variant v = {"GDRFAB_SHM_PATHS", "staged", b};
+		struct variant v = {"GDRFAB_PATHS", "staged,socket", b};
 		staged[used] = v;
 		snprintf(name, sizeof name, "every_call_and_size_%s_to_%s_staged", from->name, to->name);
 		test_add(name, with_setting, &staged[used], 40);

@@ -21,15 +21,15 @@ static inline void add_with_settings(const char *name, test_fn fn)
 		const char *provider;
 		struct variant variant;
 	} all[] = {
-		{"shm", {"GDRFAB_SHM_PATHS", "staged", NULL}},
+		{"shm", {"GDRFAB_PATHS", "staged,socket", NULL}},
 		{"shm", {"GDRFAB_SHM_EAGER_MAX", "0", NULL}},
 		{"shm", {"GDRFAB_SHM_EAGER_MAX", "8192", NULL}},
-		{"shm", {"GDRFAB_SHM_AREA_MAX", "131072", NULL}},
-		{"shm", {"GDRFAB_SHM_RING_SLOTS", "256", NULL}},
+		{"shm", {"GDRFAB_DEBUG", "area-max=131072", NULL}},
+		{"shm", {"GDRFAB_DEBUG", "ring-slots=256", NULL}},
 		/* The receiver must ask for every message; it grants one at a time; and frames are longer than the buffer. */
-		{"tcp", {"GDRFAB_TCP_BUDGET", "0", NULL}},
-		{"tcp", {"GDRFAB_TCP_BUDGET", "5000", NULL}},
-		{"tcp", {"GDRFAB_TCP_WINDOW", "1", NULL}},
+		{"tcp", {"GDRFAB_DEBUG", "tcp-budget=0", NULL}},
+		{"tcp", {"GDRFAB_DEBUG", "tcp-budget=5000", NULL}},
+		{"tcp", {"GDRFAB_DEBUG", "tcp-window=1", NULL}},
 		{"tcp", {"GDRFAB_TCP_BUFFER", "32768", NULL}},
 	};
 	char words[96];

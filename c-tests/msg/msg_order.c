@@ -288,8 +288,8 @@ static void order_with_setting(const void *arg)
 {
 	static const size_t some_kilobytes = 0;
 	const struct variant *v = (const struct variant *)arg;
-	setenv(v->variable, v->value, 1);
-	pair(NULL, order_receiver, order_sender, strstr(v->variable, "AREA") ? &some_kilobytes : NULL);
+	set_variable(v->variable, v->value);
+	pair(NULL, order_receiver, order_sender, strstr(v->value, "area-max") ? &some_kilobytes : NULL);
 }
 
 TEST_TABLE(settings)

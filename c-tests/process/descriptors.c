@@ -72,7 +72,7 @@ TEST(a_memory_file_that_finds_no_descriptor_is_tried_again)
 /* The same where the peer has to send it. */
 TEST(nor_is_one_that_the_peer_sends_lost)
 {
-	static const struct setup setup = {.env = {[TEST_CLIENT] = {"GDRFAB_SHM_PIDFD=0"}}};
+	static const struct setup setup = {.env = {[TEST_CLIENT] = {"GDRFAB_DEBUG=no-pidfd"}}};
 	skip_unless(path_known(PATH_DIRECT), "this is about memory files of a peer");
 	skip_unless(!test_checked(), "valgrind keeps the limit on descriptors itself, and applies it only to the calls that it knows");
 	pair(&setup, owns_memory, lacks_a_descriptor, NULL);

@@ -101,15 +101,16 @@ TEST(values_that_a_variable_cannot_have_are_refused)
 {
 	static char names[NAMES][64];
 	static const char *const others[][2] = {
-		{"GDRFAB_SHM_RING_SLOTS", "300"},    {"GDRFAB_SHM_RING_SLOTS", "128"}, {"GDRFAB_SHM_EAGER_MAX", "8193"},
-		{"GDRFAB_SHM_PATHS", "direct,warp"}, {"GDRFAB_HMEM", "cuda,qpu"},      {"GDRFAB_TCP_BUFFER", "100"},
+		{"GDRFAB_DEBUG", "ring-slots=300"},  {"GDRFAB_DEBUG", "desc,ring-slots=128"}, {"GDRFAB_SHM_EAGER_MAX", "8193"},
+		{"GDRFAB_PATHS", "direct,warp"},     {"GDRFAB_HMEM", "cuda,qpu"},      {"GDRFAB_TCP_BUFFER", "100"},
+		{"GDRFAB_DEBUG", "1"},		     {"GDRFAB_DEBUG", "desc=1"},       {"GDRFAB_HMEM_DRIVER", "caller,thread"},
 		{"GDRFAB_VERBS_MTU", "1500"},	     {"GDRFAB_FAULT", "mangle=1"},     {"GDRFAB_PROVIDER", "udp"},
 		{"GDRFAB_SPIN_US", "-1"},	     {"GDRFAB_SPIN_US", "1000001"},    {"GDRFAB_LOG", "5"},
 		{"GDRFAB_HMEM", "none,cuda"},
 	};
 	int n = names_of_variables(names);
 
-	CHECK(n > 30);
+	CHECK(n > 15);
 	/* Starting a process takes a memory checker long: it tries only some of the variables. */
 	for (int i = 0; i < n; i += test_checked() ? 8 : 1)
 		getinfo_refuses(names[i], "nonsense");
@@ -120,6 +121,45 @@ TEST(values_that_a_variable_cannot_have_are_refused)
 	setenv("GDRFAB_SPIN_US", "", 1);
 	setenv("GDRFAB_NO_SUCH_VARIABLE", "nonsense", 1);
 	OK(gdrfab_getinfo(GDRFAB_VERSION, NULL, NULL, 0, NULL, &info));
+	gdrfab_freeinfo(info);
+}
+
+TEST(variables_of_earlier_versions_name_their_successors)
+{
+	static const char *const removed[][3] = {
+		{"GDRFAB_SHM_PATHS", "staged", "instead there is GDRFAB_PATHS"},
+		{"GDRFAB_HMEM_INIT", "0", "instead there is GDRFAB_HMEM_DRIVER=adopt"},
+		{"GDRFAB_TCP_WINDOW", "1", "instead there is GDRFAB_DEBUG=tcp-window=N"},
+		{"GDRFAB_VERBS_TX_SIZE", "64", "instead there is tx_size of the info or the hints"},
+	};
+	gdrfab_info *info;
+
+	for (size_t i = 0; i < sizeof removed / sizeof *removed; i++) {
+		setenv(removed[i][0], removed[i][1], 1);
+		CHECK_EQ(gdrfab_getinfo(GDRFAB_VERSION, NULL, NULL, 0, NULL, &info), -EINVAL);
+		SAYS(gdrfab_last_error(), removed[i][0]);
+		SAYS(gdrfab_last_error(), removed[i][2]);
+		unsetenv(removed[i][0]);
+	}
+}
+
+TEST(a_provider_without_a_permitted_path_is_not_offered)
+{
+	gdrfab_info *info, *at;
+	int found = 0;
+
+	setenv("GDRFAB_PATHS", "socket", 1);
+	OK(gdrfab_getinfo(GDRFAB_VERSION, NULL, NULL, GDRFAB_GETINFO_ALL, NULL, &info));
+	for (at = info; at; at = at->next) {
+		if (strcmp(at->prov_name, "tcp") == 0)
+			CHECK_EQ(at->paths, GDRFAB_PATH_SOCKET);
+		if (strcmp(at->prov_name, "shm") != 0)
+			continue;
+		found++;
+		CHECK_EQ(at->reason_errno, ENODATA);
+		SAYS(at->reason, "GDRFAB_PATHS rules out all paths of this provider");
+	}
+	CHECK(found > 0);
 	gdrfab_freeinfo(info);
 }
 
@@ -209,7 +249,7 @@ TEST(a_program_with_rights_of_its_own_trusts_no_variable)
 	CHECK_EQ(chmod(directory, 0755), 0);
 	path_in(named, sizeof named, "named.so");
 	copy_file(library, named, 0755);
-	snprintf(variable, sizeof variable, "GDRFAB_VERBS_LIBRARY=%s", named);
+	snprintf(variable, sizeof variable, "GDRFAB_DEBUG=ibverbs=%s", named);
 	static const char *const names[] = {"plain", "user", "group", "capability"};
 	for (int i = 0; i < 4; i++) {
 		path_in(programs[i], sizeof programs[i], names[i]);

@@ -109,7 +109,7 @@ TEST(nor_does_the_thread_of_a_driver)
 	struct node n;
 	if (!device_kinds_list())
 		test_skip("no driver here");
-	setenv("GDRFAB_HMEM_THREAD", "1", 1);
+	set_variable("GDRFAB_HMEM_DRIVER", "thread");
 	node_alone(&n, NULL);
 	struct mem m;
 	mem_new(&n, &m, device_kinds[0], 4096);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * GDRFAB_DEBUG: the posting call reports a wrong local descriptor, even if the provider does not need it: a descriptor of
+ * GDRFAB_DEBUG=desc: the posting call reports a wrong local descriptor, even if the provider does not need it: a descriptor of
  * another region, of a region that is too small or closed, a handle or a key in its place. Right descriptors work as usual.
  */
 #include "fab.h"
@@ -186,7 +186,7 @@ static void calls_wrongly(struct node *n)
 
 static void with_debug(struct setup *s)
 {
-	setenv("GDRFAB_DEBUG", "1", 1);
+	set_variable("GDRFAB_DEBUG", "desc");
 	pair(s, stands_by, calls_wrongly, NULL);
 }
 

@@ -197,7 +197,7 @@ static void every_call(const void *arg)
 {
 	const struct plan *plan = (const struct plan *)arg;
 	if (plan->variable)
-		setenv(plan->variable, plan->value, 1);
+		set_variable(plan->variable, plan->value);
 	pair(NULL, target, initiator, arg);
 }
 
@@ -301,27 +301,21 @@ TEST(empty_reads_move_nothing)
 
 /* With a changed setting of the provider, slower or smaller: the results are the same. */
 static const struct {
-	const char *variable, *value;
+	const char *provider, *variable, *value;
 	int path, kind;
 } variants[] = {
-	{"GDRFAB_SHM_PIDFD", "0", PATH_DIRECT, KIND_MEM_ALLOC},
-	{"GDRFAB_SHM_PIDFD", "0", PATH_DIRECT, KIND_MEMFD},
-	{"GDRFAB_SHM_MEMBARRIER", "0", PATH_DIRECT, KIND_MEM_ALLOC},
-	{"GDRFAB_SHM_MEMBARRIER", "0", PATH_STAGED, KIND_MALLOC},
-	{"GDRFAB_SHM_NT_THRESHOLD", "4096", PATH_DIRECT, KIND_MEM_ALLOC},
-	{"GDRFAB_SHM_COOP", "0", PATH_DIRECT, KIND_MEM_ALLOC},
-	{"GDRFAB_SHM_COOP_MIN", "4096", PATH_DIRECT, KIND_MEM_ALLOC},
-	{"GDRFAB_SHM_COOP_MIN", "4096", PATH_CMA, KIND_MALLOC},
-	{"GDRFAB_SHM_RING_SLOTS", "256", PATH_STAGED, KIND_MALLOC},
-	{"GDRFAB_SHM_EAGER_MAX", "0", PATH_STAGED, KIND_MALLOC},
-	{"GDRFAB_TCP_BUFFER", "32768", PATH_SOCKET, KIND_MALLOC},
+	{"shm", "GDRFAB_DEBUG", "no-pidfd", PATH_DIRECT, KIND_MEM_ALLOC},
+	{"shm", "GDRFAB_DEBUG", "no-pidfd", PATH_DIRECT, KIND_MEMFD},
+	{"shm", "GDRFAB_DEBUG", "no-membarrier", PATH_DIRECT, KIND_MEM_ALLOC},
+	{"shm", "GDRFAB_DEBUG", "no-membarrier", PATH_STAGED, KIND_MALLOC},
+	{"shm", "GDRFAB_DEBUG", "nt-threshold=4096", PATH_DIRECT, KIND_MEM_ALLOC},
+	{"shm", "GDRFAB_DEBUG", "no-coop", PATH_DIRECT, KIND_MEM_ALLOC},
+	{"shm", "GDRFAB_DEBUG", "coop-min=4096", PATH_DIRECT, KIND_MEM_ALLOC},
+	{"shm", "GDRFAB_DEBUG", "coop-min=4096", PATH_CMA, KIND_MALLOC},
+	{"shm", "GDRFAB_DEBUG", "ring-slots=256", PATH_STAGED, KIND_MALLOC},
+	{"shm", "GDRFAB_SHM_EAGER_MAX", "0", PATH_STAGED, KIND_MALLOC},
+	{"tcp", "GDRFAB_TCP_BUFFER", "32768", PATH_SOCKET, KIND_MALLOC},
 };
-
-static bool is_ours(const char *variable)
-{
-	const char *name = variable + strlen("GDRFAB_");
-	return strncasecmp(name, provider(), strlen(provider())) == 0;
-}
 
 static void add(const struct way *way, const struct memkind *local, const char *variable, const char *value)
 {
@@ -368,20 +362,20 @@ TEST_TABLE(every_call)
 		if (!way_spared(&ways[i]) || ways[i].path->bit & (GDRFAB_PATH_IPC | GDRFAB_PATH_NIC | GDRFAB_PATH_DMABUF))
 			add(&ways[i], host, NULL, NULL);
 	for (size_t v = 0; v < COUNT(variants); v++)
-		for (size_t i = 0; i < count && is_ours(variants[v].variable); i++)
+		for (size_t i = 0; i < count && strcmp(variants[v].provider, provider()) == 0; i++)
 			if (ways[i].path == &paths[variants[v].path] && ways[i].kind == &memkinds[variants[v].kind])
 				add(&ways[i], host, variants[v].variable, variants[v].value);
 	/* The peer's allocation is mapped by descriptor, with and without the peer sending it. */
 	bool fast = test_count(0, 1);
 	for (size_t i = 0; i < count; i++)
 		if (ways[i].path->bit == GDRFAB_PATH_IPC && !fast)
-			add(&ways[i], host, "GDRFAB_SHM_PIDFD", "0");
-	/* GDRFAB_HMEM_THREAD: only a thread of the library calls drivers. */
+			add(&ways[i], host, "GDRFAB_DEBUG", "no-pidfd");
+	/* GDRFAB_HMEM_DRIVER=thread: only a thread of the library calls drivers. */
 	uint32_t last = GDRFAB_HMEM_SYSTEM;
 	for (size_t i = 0; i < count; i++)
 		if (ways[i].path->bit == GDRFAB_PATH_IPC && ways[i].kind->iface != last && !kind_spared(ways[i].kind)) {
 			last = ways[i].kind->iface;
-			add(&ways[i], ways[i].kind, "GDRFAB_HMEM_THREAD", "1");
+			add(&ways[i], ways[i].kind, "GDRFAB_HMEM_DRIVER", "thread");
 		}
 	for (int k = EVERYWHERE; k < KINDS && !path_known(PATH_DIRECT); k++)
 		for (size_t i = 0; i < count && kind_listed(k); i++)

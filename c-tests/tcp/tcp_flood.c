@@ -11,7 +11,7 @@
 #include <sys/socket.h>
 
 #define FLOOD 5000
-#define PENDING 64 /* GDRFAB_TCP_PENDING */
+#define PENDING 64 /* of a listener: GDRFAB_DEBUG=tcp-pending=N */
 #define LIMIT 15000 /* ms for a new connection in the middle of it */
 
 static void only_tcp(void)
@@ -130,7 +130,7 @@ static void keep_talking(void)
 TEST_WITHIN(60, pending_connections_that_keep_talking)
 {
 	only_tcp();
-	setenv("GDRFAB_TCP_GREETING_MS", "2000", 1);
+	set_variable("GDRFAB_DEBUG", "tcp-greeting-ms=2000");
 	siege_run(keep_talking, LIMIT);
 	siege_was_bounded("pending connections that keep talking", 8192, PENDING + 16);
 	CHECK(siege->slowest_ms < (unsigned)test_ms(2000));
@@ -176,7 +176,7 @@ TEST_WITHIN(60, half_frames_and_silence)
 	CHECK(siege->slowest_ms < (unsigned)test_ms(2000));
 }
 
-/* A handshake that does not end is closed GDRFAB_TCP_GREETING_MS after its beginning. */
+/* A handshake that does not end is closed some time after its beginning (GDRFAB_DEBUG=tcp-greeting-ms=N). */
 static void never_ends(void)
 {
 	unsigned char hello[RAW_HELLO];
@@ -209,6 +209,6 @@ static void never_ends(void)
 TEST_WITHIN(40, a_greeting_has_a_time_limit)
 {
 	only_tcp();
-	setenv("GDRFAB_TCP_GREETING_MS", "500", 1);
+	set_variable("GDRFAB_DEBUG", "tcp-greeting-ms=500");
 	siege_run(never_ends, LIMIT);
 }

@@ -451,7 +451,7 @@ TEST_WITHIN(60, a_door_that_is_asked_for)
 {
 	skip_unless(path_known(PATH_SOCKET), "this is about what tcp says on the wire");
 	unsetenv("GDRFAB_TCP_STREAMS");
-	setenv("GDRFAB_TCP_GREETING_MS", "2500", 1);
+	set_variable("GDRFAB_DEBUG", "tcp-greeting-ms=2500");
 	siege_run(getenv("TEST_CLIENT_NETNS") ? asks_endlessly : asks_here, LIMIT);
 	siege_was_bounded("asking", 4096, 12);
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
  * libibverbs with registration of dma-bufs for soft-RoCE: rdma-core's provider lacks the call, so this library
- * issues the kernel's command itself. GDRFAB_VERBS_LIBRARY names it in place of libibverbs.so.1. It is linked with
+ * issues the kernel's command itself. GDRFAB_DEBUG=ibverbs=FILE names it in place of libibverbs.so.1. It is linked with
  * -libverbs, to which it passes all other calls. It can be preloaded as well.
  */
 #define _GNU_SOURCE

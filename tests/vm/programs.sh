@@ -26,7 +26,8 @@ while [ $# -gt 0 ]; do
 done
 
 export LD_LIBRARY_PATH=$at/lib:$at/tests/fakes GDRFAB_FAKES=$at/tests/fakes PATH=$PATH:$at/bin
-export GDRFAB_VERBS_LIBRARY=$at/lib/libgdrfab-dmabuf.so
+export TEST_LIBIBVERBS=$at/lib/libgdrfab-dmabuf.so
+export GDRFAB_DEBUG=ibverbs=$TEST_LIBIBVERBS
 [ ! -e $at/lib/libnccl-net-gdrfab.so ] || export TEST_NCCL_PLUGIN=$at/lib/libnccl-net-gdrfab.so
 # The tests may take away links and devices of this machine.
 export TEST_BREAK=1

@@ -58,10 +58,10 @@ part_memcheck() {
 		[ -n "$mpirun" ] || continue
 		rm -f "$out"/vg.*
 		read -r -a tool <<<"$(checker "$out/vg")"
-		# Without GDRFAB_SHM_COOP=0 the peer's process would write a part of large copies, and valgrind would
+		# Without GDRFAB_DEBUG=no-coop the peer's process would write a part of large copies, and valgrind would
 		# take bytes that it does not see written for unset.
 		# shellcheck disable=SC2086
-		GDRFAB_SHM_COOP=0 GDRFAB_SPIN_US=0 TEST_FAST=1 TEST_TIME_SCALE=4 open_mpi 2 "${tool[@]}" "$build/mpi" $claims \
+		GDRFAB_DEBUG=no-coop GDRFAB_SPIN_US=0 TEST_FAST=1 TEST_TIME_SCALE=4 open_mpi 2 "${tool[@]}" "$build/mpi" $claims \
 			>"$out/mpi" 2>"$out/mpi.err"
 		count_lines "mpi under valgrind over $provider" $? "$out/mpi"
 		judge "memcheck_mpi_$provider" mpi "$out"/vg.*.xml

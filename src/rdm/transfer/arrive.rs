@@ -185,7 +185,8 @@ impl State {
         // An offer that is finished has no state any more; the answer DONE to it is on the way.
         match self.peers.get_mut(id).and_then(|p| p.offer_state(number)) {
             Some(OfferState::Unmatched { tagged, at }) => {
-                if self.matching.remove_offer(tagged, at, id, number) {
+                let removed = self.matching.remove_offer(tagged, at, id, number);
+                if removed {
                     self.peers.send_done(id, number, Code::Canceled);
                 }
             }

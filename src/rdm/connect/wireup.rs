@@ -256,8 +256,10 @@ impl State {
 
     /// Dials peers again whose pause is over and that have not called.
     pub fn expire_awaiting(&mut self, now: u64) {
-        for id in self.peers.take_overdue(now) {
-            self.redial(id);
+        if self.peers.is_awaiting() {
+            for id in self.peers.take_overdue(now) {
+                self.redial(id);
+            }
         }
     }
 }

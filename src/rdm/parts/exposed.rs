@@ -76,7 +76,7 @@ impl ExposedRegions {
 
     /// Tries again to close some of the busy regions, and to end some of the revoked offers. Returns the offers that have ended.
     pub fn retry(&mut self, domain: &Domain, now: u64) -> Vec<EndedOffer> {
-        if !self.is_closing() || now < self.retry_at {
+        if now < self.retry_at {
             return Vec::new();
         }
         let mut closed = false;

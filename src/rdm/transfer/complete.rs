@@ -50,8 +50,10 @@ impl State {
 
     /// Closes regions that were busy, and fails the offers that have ended by that.
     pub fn retry_closes(&mut self, domain: &Domain, now: u64) {
-        for (completion, why) in self.exposed.retry(domain, now) {
-            self.reports.fail(&self.bind, &completion, why);
+        if self.exposed.is_closing() {
+            for (completion, why) in self.exposed.retry(domain, now) {
+                self.reports.fail(&self.bind, &completion, why);
+            }
         }
     }
 }

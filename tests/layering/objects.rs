@@ -2,7 +2,7 @@
 //! Files that are pages of one object: each defines methods of a type, and calls methods that the others define. A path in a
 //! `use` does not show such calls, so circles.rs does not see them.
 //!
-//! The engines are objects of that kind still. The recorded numbers may only fall, to zero.
+//! The engines of tcp and verbs are objects of that kind still. The recorded numbers may only fall, to zero.
 
 use super::circles::{Crate, Graph, absolute, circles, crates, draw, home, load};
 use std::collections::{BTreeMap, BTreeSet};

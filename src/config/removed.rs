@@ -19,6 +19,7 @@ pub const REMOVED: &[(&str, &str)] = &[
     ("GDRFAB_SHM_PIDFD", "GDRFAB_DEBUG=no-pidfd"),
     ("GDRFAB_SHM_MEMBARRIER", "GDRFAB_DEBUG=no-membarrier"),
     ("GDRFAB_TCP_PENDING", "GDRFAB_DEBUG=tcp-pending=N"),
+    ("GDRFAB_TCP_STRANGERS", "GDRFAB_DEBUG=tcp-pending=N"),
     ("GDRFAB_TCP_GREETING_MS", "GDRFAB_DEBUG=tcp-greeting-ms=N"),
     ("GDRFAB_TCP_WINDOW", "GDRFAB_DEBUG=tcp-window=N"),
     ("GDRFAB_TCP_BUDGET", "GDRFAB_DEBUG=tcp-budget=N"),

@@ -105,7 +105,11 @@ fn own_file() -> Option<PathBuf> {
 fn program() -> Result<PathBuf> {
     if let Some(named) = &config::get().debug.copier {
         let path = PathBuf::from(named);
-        return if path.is_file() { Ok(path) } else { Err(Error::new(errno::ENOENT, format!("GDRFAB_DEBUG: copier={named} is not a file"))) };
+        return if path.is_file() {
+            Ok(path)
+        } else {
+            Err(Error::new(errno::ENOENT, format!("GDRFAB_DEBUG: copier={named} is not a file")))
+        };
     }
     let own = own_file().ok_or_else(|| {
         Error::fixed(errno::ENOENT, "the directory of this library is unknown; GDRFAB_DEBUG=copier=FILE names the program gdrfab-copier")
@@ -114,9 +118,10 @@ fn program() -> Result<PathBuf> {
     let of_program = own.parent().map(|dir| dir.join("../lib/gdrfab").join(PROGRAM)).unwrap_or_default();
     match [&beside, &of_program].into_iter().find(|p| p.is_file()) {
         Some(found) => Ok(found.clone()),
-        None => {
-            Err(Error::new(errno::ENOENT, format!("{} does not exist; GDRFAB_DEBUG=copier=FILE names the program gdrfab-copier", beside.display())))
-        }
+        None => Err(Error::new(
+            errno::ENOENT,
+            format!("{} does not exist; GDRFAB_DEBUG=copier=FILE names the program gdrfab-copier", beside.display()),
+        )),
     }
 }
 

@@ -25,7 +25,8 @@ pub struct Device {
 pub fn initialise(ze: &Loader, adopt: bool) -> Result<()> {
     if adopt {
         let known = drivers(ze).map(|_| ());
-        return known.map_err(|e| e.context("the process has not initialised Level Zero, and GDRFAB_HMEM_DRIVER=adopt forbids gdrfab to do so"));
+        return known
+            .map_err(|e| e.context("the process has not initialised Level Zero, and GDRFAB_HMEM_DRIVER=adopt forbids gdrfab to do so"));
     }
     // SAFETY: callable at any time, and more than once.
     unsafe { call!(ze, zeInit(INIT_FLAG_GPU_ONLY)) }.map_err(|e| Error::new(errno::ENODEV, format!("no usable GPU: {}", e.words)))

@@ -422,9 +422,8 @@ fn no_path(modes: Modes, attr: &Attr<'_>, obstacles: &Obstacles) -> Error {
     let chain: String = Paths::SHM.iter().map(|p| format!("{}: {}; ", p.words(), obstacles.words(*p))).collect();
     let number = if obstacles.refused.is_empty() { errno::EOPNOTSUPP } else { errno::EIO };
     let (require, forbid, process) = (attr.policy.require.words(), attr.policy.forbid.words(), modes.paths.words());
-    let words = format!(
-        "attr->require {require}, attr->forbid {forbid}: no path remains for this memory ({chain}GDRFAB_PATHS permits {process})"
-    );
+    let words =
+        format!("attr->require {require}, attr->forbid {forbid}: no path remains for this memory ({chain}GDRFAB_PATHS permits {process})");
     Error::coded(number, Code::Path, words)
 }
 

@@ -64,9 +64,14 @@ static void lose(unsigned char *at, enum damage damage)
 	}
 }
 
+/* Pages in a part of the address space that the kernel gives to no other mapping: in a gap that it leaves, this process's mapping
+ * of the peer's memory could come to lie, and the region would have pages again. */
 static void *pages(size_t len)
 {
-	void *at = mmap(NULL, len, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	static uintptr_t next = (uintptr_t)1 << 44;
+	void *hint = (void *)next;
+	next += 2 * SPAN;
+	void *at = mmap(hint, len, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	CHECK(at != MAP_FAILED);
 	return at;
 }

@@ -46,8 +46,8 @@ unset WORLD_SIZE LOCAL_WORLD_SIZE OMPI_COMM_WORLD_SIZE OMPI_COMM_WORLD_LOCAL_SIZ
 
 mkdir -p "$build"
 # shellcheck disable=SC2046,SC2086 # lists of words
-"$root/c-tests/run.sh" --suite nccl --build $(printf '%s\n' $programs | sed 's/:.*//' | sort -u) >"$build.log" 2>&1 || {
-	cat "$build.log"
+"$root/c-tests/run.sh" --suite nccl --build $(printf '%s\n' $programs | sed 's/:.*//' | sort -u) >"$build.nccl.log" 2>&1 || {
+	cat "$build.nccl.log"
 	exit 1
 }
 
@@ -66,9 +66,9 @@ for provider in $providers; do
 		[ "$version" = 12 ] && export GDRFAB_NCCL_THREADS=2 || export GDRFAB_NCCL_THREADS=0
 		# shellcheck disable=SC2086 # a list of words
 		TEST_PROVIDER=$provider TEST_NCCL_ABI=$version TEST_FAST=${TEST_FAST:-$quick} \
-			"$root/c-tests/run.sh" --suite nccl --built --jobs "$jobs" $these >"$build.pass" 2>&1
-		counts=$(tail -n 1 "$build.pass")
-		sed '$d' "$build.pass"
+			"$root/c-tests/run.sh" --suite nccl --built --jobs "$jobs" $these >"$build.nccl.pass" 2>&1
+		counts=$(tail -n 1 "$build.nccl.pass")
+		sed '$d' "$build.nccl.pass"
 		if ! [[ $counts =~ ^([0-9]+)\ passed,\ ([0-9]+)\ failed,\ ([0-9]+)\ skipped$ ]]; then
 			echo "FAIL v$version/$provider: $counts"
 			failed=$((failed + 1)) broken="$broken v$version/$provider"

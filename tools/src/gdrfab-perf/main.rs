@@ -270,8 +270,10 @@ fn choose(o: &Options) {
         set("GDRFAB_VERBS_GID_INDEX", index.to_string());
     }
     if o.drive.inline == Some(0) {
-        let words = std::env::var("GDRFAB_DEBUG").ok().filter(|words| !words.is_empty());
-        set("GDRFAB_DEBUG", words.map_or("inline=0".into(), |words| format!("{words},inline=0")));
+        // A server that this host's client has started finds the word already there.
+        let words = std::env::var("GDRFAB_DEBUG").unwrap_or_default();
+        let others = words.split(',').filter(|word| !word.is_empty() && !word.trim().starts_with("inline="));
+        set("GDRFAB_DEBUG", others.chain(["inline=0"]).collect::<Vec<_>>().join(","));
     }
 }
 

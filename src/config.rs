@@ -27,9 +27,9 @@ pub use users::Users;
 pub use value::{Driver, Words};
 
 impl Config {
-    /// Length up to which a message travels through the ring. `private`: the receiver cannot map the sender's memory.
-    /// From such memory twice as many bytes travel through the ring, because the other way is a system call, which
-    /// costs more than two copies of some kilobytes.
+    /// Length in bytes up to which a message travels through the ring. `private`: the receiver cannot map the sender's
+    /// memory. Twice as many bytes travel through the ring from such memory, because the other way is a system call
+    /// (cma), which takes longer than the copies of some kilobytes into the ring and out of it.
     pub fn ring_max(&self, private: bool) -> usize {
         if private { (2 * self.eager_max).min(RING_MOST) } else { self.eager_max }
     }
@@ -59,7 +59,7 @@ pub fn check() -> Result<()> {
     if wrong.is_empty() { Ok(()) } else { Err(Error::invalid(format!("the environment: {}", wrong.join("; ")))) }
 }
 
-/// The words that tell the successor of each variable of an earlier version that is set.
+/// For each variable of an earlier version that is set: the words that name its successor.
 fn removed() -> impl Iterator<Item = String> {
     removed::REMOVED.iter().filter(|(name, _)| environment::get(name).is_some()).map(removed::told)
 }
@@ -70,8 +70,8 @@ fn mistyped() -> impl Iterator<Item = String> {
     environment::names("GDRFAB").into_iter().filter(set).filter_map(|name| spelling::wrong(&name))
 }
 
-/// Names of variables that begin like the library's but are not known, perhaps because they are mistyped. Variables of
-/// the plugins have prefixes of their own, and are not reported.
+/// Names of variables that are set and begin with `GDRFAB`, but are neither the library's nor a plugin's. Such a name is
+/// perhaps mistyped. A name without the underscore after `GDRFAB` is reported only if it resembles a known one.
 pub fn unknown() -> Vec<String> {
     let told = |name: &String| (name.starts_with("GDRFAB_") && spelling::is_unknown(name)) || spelling::meant(name).is_some();
     environment::names("GDRFAB").into_iter().filter(told).collect()
@@ -89,7 +89,7 @@ pub fn get() -> &'static Config {
             log!(Warn, "{name} is no variable of this library{meant}");
         }
         let config = Config::read(&text);
-        // Reminds a user who has forgotten that the variable is set.
+        // A user may have forgotten that the variable is set.
         if !config.faults.is_empty() {
             let raw = text("GDRFAB_FAULT").unwrap_or_default();
             log!(Warn, "GDRFAB_FAULT={raw}: {} fault(s) happen on purpose", config.faults.len());

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The words of `GDRFAB_DEBUG`, for tests and diagnosis: limits that nobody can choose better than the library, and
-//! switches. They may change in any release.
+//! The words of `GDRFAB_DEBUG`, for tests and diagnosis: switches, and limits for which the library's default is always
+//! the best choice outside of a test. Words may change in any release.
 
 use super::goal::Goal;
 use super::kind::{Kind, Variable};
@@ -8,10 +8,10 @@ use super::value::Value;
 use super::variables::variables;
 
 variables! {
-    /// All words.
+    /// All words. A word is a [`Variable`] without the prefix `GDRFAB_`.
     WORDS;
 
-    /// The values of the words.
+    /// The values of the words in force in this process.
     struct Debug {}
     Diagnosis {
         desc: bool = "desc", Kind::Flag, "", "every operation's local descriptors are checked, also where the provider needs none";

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Parses `GDRFAB_FAULT`: the faults to inject, and the provider of each. `prov::fault` injects them; `docs/faults.md`
-//! describes them.
+//! Parses `GDRFAB_FAULT`: the faults to inject, and the provider of each. `prov::fault` injects the faults;
+//! `docs/faults.md` describes the syntax and the effects.
 
 use super::names::{PATHS, PROVIDERS};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-/// The kind of an operation, as far as faults distinguish it.
+/// The kinds of operations that faults distinguish.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Op {
     Write,
@@ -15,37 +15,33 @@ pub enum Op {
     Recv,
 }
 
-/// The part of a registration that is refused.
+/// The part of a registration that is refused: one path, or everything.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// The bit of a path.
+    /// The path with this bit; the registration goes on with the next path.
     Path(u64),
     /// The whole registration, before any path is tried.
     Whole,
 }
 
+/// The effect of a fault. An `op` of `None` stands for operations of every kind. Counts begin with 1.
 #[derive(Clone, Debug)]
 pub enum What {
-    Delay {
-        ns: u64,
-        op: Option<Op>,
-    },
+    /// Operations start late, by at least `ns`.
+    Delay { ns: u64, op: Option<Op> },
+    /// An endpoint's operation number `nth` loses the connection.
     Drop {
         nth: u64,
         op: Option<Op>,
         /// For a fault that happens only once in this process: true when the fault has happened.
         once: Option<Arc<AtomicBool>>,
     },
-    Refuse {
-        step: Step,
-        nth: Option<u64>,
-    },
+    /// A registration is refused: a domain's registration number `nth`; `None`: every registration.
+    Refuse { step: Step, nth: Option<u64> },
+    /// Transfers that go in parts go in parts of at most this many bytes.
     Short(usize),
-    /// A rail is lost after every `segments` segments that it has carried.
-    Rail {
-        segments: u64,
-        number: Option<usize>,
-    },
+    /// A rail is lost after every `segments` segments that it has carried: the rail `number`; `None`: each rail.
+    Rail { segments: u64, number: Option<usize> },
 }
 
 #[derive(Clone, Debug)]
@@ -74,7 +70,7 @@ fn step(word: &str) -> Result<Step, String> {
     bit.map(Step::Path).ok_or_else(|| format!("{word:?} is no step (register, {})", PATHS.join(", ")))
 }
 
-/// Parses one fault, without the provider.
+/// Parses one fault without its provider, such as `drop=5:write:once`.
 fn what(text: &str) -> Result<What, String> {
     let (word, value) = text.split_once('=').ok_or("delay=, drop=, refuse=, short= or rail= is expected")?;
     let mut parts = value.split(':');
@@ -107,6 +103,7 @@ fn what(text: &str) -> Result<What, String> {
     }
 }
 
+/// Parses one fault with its provider, if it names one, such as `tcp/drop=5`.
 fn one(text: &str) -> Result<Fault, String> {
     let (provider, rest) = match text.split_once('/') {
         None => (None, text),
@@ -121,8 +118,8 @@ fn one(text: &str) -> Result<Fault, String> {
     }
 }
 
-/// The faults of a list, and an explanation for each that is invalid. Invalid faults are reported, because a test that
-/// relies on a fault that is not injected proves nothing.
+/// The faults of a list, and an explanation for each invalid item of the list. Invalid items are reported, because a test
+/// proves nothing if the fault on which it relies is not injected.
 pub fn parse(text: &str) -> (Vec<Fault>, Vec<String>) {
     let (mut faults, mut wrong) = (Vec::new(), Vec::new());
     for item in text.split(',').map(str::trim).filter(|item| !item.is_empty()) {

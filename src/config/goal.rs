@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The purposes of variables, by which the documentation sorts them.
+//! The purposes of variables. The documentation (docs/options.md) has one heading for each purpose, with the variables
+//! below it.
 
 /// The purpose for which a user sets a variable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,6 +20,7 @@ pub enum Goal {
 }
 
 impl Goal {
+    /// All purposes, in the order of the documentation.
     pub const ALL: [Goal; 12] = [
         Goal::Provider,
         Goal::Memory,
@@ -34,6 +36,7 @@ impl Goal {
         Goal::Diagnosis,
     ];
 
+    /// The heading in the documentation.
     pub fn title(self) -> &'static str {
         match self {
             Goal::Provider => "Choose a provider or a path",
@@ -51,7 +54,8 @@ impl Goal {
         }
     }
 
-    /// The means of a program to the same end: options of an endpoint, attributes of a region, hints.
+    /// The means of a program to the same end, in Markdown: options of an endpoint, attributes of a region, hints. Empty
+    /// if a program has none.
     pub fn by_program(self) -> &'static str {
         match self {
             Goal::Provider => "`hints->prov_name`, `hints->paths`, `gdrfab_mr_attr`, `GDRFAB_OPT_REQUIRE_PATH`, `GDRFAB_OPT_FORBID_PATH`",

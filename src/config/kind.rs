@@ -1,40 +1,48 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The variables, as checks and listings need them, and the types of their values: a check of each value, and the words
-//! that tell a user the valid ones.
+//! The description of a variable for checks and listings, and the type of its value. A type checks a value, and has the
+//! words that tell a user the valid values.
 
 use super::faults;
 use super::goal::Goal;
 use super::users::Users;
 use crate::log::Level;
 
-/// A variable, or an item of a list of settings.
+/// A variable, or a setting: an item of the list that is the value of a variable of [`Kind::Settings`].
 pub struct Variable {
     pub goal: Goal,
     pub name: &'static str,
     /// The values that it may have.
     pub kind: Kind,
+    /// The value of a variable that is not set; "" for none.
     pub default: &'static str,
+    /// The text for users. It is printed by `gdrfab-info -e`, and copied into docs/options.md and into the documentation
+    /// of the field with the value.
     pub help: &'static str,
 }
 
 /// The type of a variable's value. Numbers are decimal, and ranges include both ends.
 pub enum Kind {
+    /// Any text. As a setting: a file.
     Text,
+    /// From the least to the largest number; `u64::MAX`: no limit.
     Number(u64, u64),
+    /// The same, but only powers of two.
     PowerOfTwo(u64, u64),
+    /// 0, or from the least to the largest number.
     ZeroOr(u64, u64),
     /// -1 to 255.
     Index,
     /// One of these words.
     Word(&'static [&'static str]),
+    /// A `Level` of the log.
     Level,
-    /// A list of these words, separated by commas, or the word that stands alone.
+    /// A list of these words, separated by commas; or the second word, which stands alone.
     List(&'static [&'static str], Option<&'static str>),
-    /// The path of a directory.
+    /// The absolute path of a directory, of at most `DIRECTORY_MOST` bytes.
     Directory,
     /// [`Users`].
     Users,
-    /// See docs/faults.md.
+    /// A list of faults (docs/faults.md).
     Faults,
     /// A list of settings, separated by commas, each NAME=VALUE, or NAME of a flag.
     Settings(&'static [Variable]),
@@ -42,9 +50,11 @@ pub enum Kind {
     Flag,
 }
 
-/// Largest length of the path of a directory, so that the path of a socket in it fits into an address.
+/// Largest length in bytes of the path of a directory. The path of a socket in the directory has to fit into an address,
+/// which has 108 bytes.
 const DIRECTORY_MOST: usize = 60;
 
+/// True if the text is a decimal number of the range.
 fn within(text: &str, low: u64, high: u64) -> bool {
     // Only digits, because parse() would also accept a sign.
     text.bytes().all(|b| b.is_ascii_digit()) && text.parse().is_ok_and(|n: u64| (low..=high).contains(&n))
@@ -60,7 +70,7 @@ fn settings(list: &str) -> impl Iterator<Item = (&str, &str)> {
     list.split(',').map(|item| item.trim().split_once('=').unwrap_or((item.trim(), "")))
 }
 
-/// The reason why a list of settings is invalid; `None` if it is valid.
+/// The reason why a list of settings is invalid; `None` if it is valid. Each setting may occur once.
 fn wrong_setting(list: &str, known: &[Variable]) -> Option<String> {
     settings(list).enumerate().find_map(|(place, (name, value))| {
         let Some(variable) = known.iter().find(|v| v.name == name) else {
@@ -79,13 +89,13 @@ fn wrong_setting(list: &str, known: &[Variable]) -> Option<String> {
 }
 
 impl Variable {
-    /// The text of this setting in a list of settings; that of a flag is "1".
+    /// The value of this setting in a list of settings; the value of a flag is "1". `None`: the setting is not in the list.
     pub fn within(&self, list: &str) -> Option<String> {
         let (_, value) = settings(list).find(|(given, _)| *given == self.name)?;
         Some(if matches!(self.kind, Kind::Flag) { "1" } else { value }.into())
     }
 
-    /// The setting, as a user writes it.
+    /// The setting as a user writes it, with FILE or N in the place of its value.
     pub fn spelled(&self) -> String {
         match self.kind {
             Kind::Flag => self.name.into(),
@@ -96,7 +106,7 @@ impl Variable {
 }
 
 impl Kind {
-    /// The allowed values in words; "" for any text.
+    /// The allowed values in words; "" if every text is allowed.
     pub fn allowed(&self) -> String {
         match self {
             Kind::Text => String::new(),

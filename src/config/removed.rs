@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Variables of earlier versions, and their successors. One that is set is an error of `gdrfab_getinfo()`, because a
-//! user who has set it relies on its effect.
+//! Variables of earlier versions, and their successors. `gdrfab_getinfo()` fails if such a variable is set, because the
+//! user who has set the variable relies on its effect.
 
-/// Names, and the words that tell what to use instead.
+/// Each variable of an earlier version, and the words that name its successor.
 pub const REMOVED: &[(&str, &str)] = &[
     ("GDRFAB_SHM_PATHS", "GDRFAB_PATHS"),
     ("GDRFAB_TCP_PATHS", "GDRFAB_PATHS"),
@@ -37,6 +37,7 @@ pub fn is_removed(name: &str) -> bool {
     REMOVED.iter().any(|(removed, _)| *removed == name)
 }
 
+/// The error of a variable of an earlier version that is set.
 pub fn told((name, successor): &(&str, &str)) -> String {
     format!("{name} is no variable any more; instead there is {successor}")
 }

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Finds mistyped variables: names that are nearly those of the library. Nobody would notice a mistyped variable,
-//! because it has no effect.
+//! Finds mistyped variables: names that nearly equal the name of a variable of the library. A mistyped variable has no
+//! effect, so without a report nobody would notice the mistake.
 
 use super::names::SECURITY;
 use super::table::VARIABLES;
 
 /// Prefixes of variables that plugins and tests read themselves.
 const OTHERS: [&str; 3] = ["GDRFAB_NCCL_", "GDRFAB_NIXL_", "GDRFAB_FAKE"];
-/// Largest number of wrong letters of a mistyped name.
+/// Largest number of wrong letters in a mistyped name.
 const MAX_DISTANCE: usize = 2;
-/// Number of letters from which the beginning of a name counts as the name mistyped: "GDRFABTCPKEY" is such a
-/// beginning.
+/// Least number of letters that a mistyped name shares with a name of [`SECURITY`] if one of the two is the beginning of
+/// the other: "GDRFABTCPKEY" has 12 letters, and is taken for GDRFAB_TCP_KEY_FILE.
 const MIN_PREFIX: usize = 12;
 
 /// True if the name is neither the library's nor a plugin's.
@@ -23,7 +23,8 @@ fn letters(name: &str) -> Vec<u8> {
     name.bytes().filter(|b| *b != b'_').map(|b| b.to_ascii_uppercase()).collect()
 }
 
-/// The number of letters to change, add, leave out or swap with their neighbour (edit distance).
+/// The edit distance: the number of letters that have to be changed, added, left out, or swapped with their neighbour, to
+/// make one name out of the other.
 fn distance(a: &[u8], b: &[u8]) -> usize {
     let width = b.len() + 1;
     let mut rows: Vec<usize> = (0..width).collect();
@@ -45,9 +46,10 @@ fn distance(a: &[u8], b: &[u8]) -> usize {
     rows.last().copied().unwrap_or_default()
 }
 
-/// The variable that an unknown name was probably meant to be.
+/// The variable of the library that the user of an unknown name probably meant; `None`: the name is known, or resembles no
+/// variable.
 pub fn meant(name: &str) -> Option<&'static str> {
-    // Much longer names are not compared.
+    // A much longer name resembles none, and comparing it would take long.
     if name.len() > 64 || !is_unknown(name) {
         return None;
     }
@@ -61,7 +63,7 @@ fn is_prefix_of_other(a: &[u8], b: &[u8]) -> bool {
     a.len().min(b.len()) >= MIN_PREFIX && (a.starts_with(b) || b.starts_with(a))
 }
 
-/// The error of a mistyped variable that decides who may connect.
+/// The error of a name that is a mistyped variable of [`SECURITY`], which decide who may connect; `None` for other names.
 pub fn wrong(name: &str) -> Option<String> {
     let known = meant(name).filter(|known| SECURITY.contains(known))?;
     Some(format!("{name} is no variable of this library, and has no effect; {known} decides who may connect"))

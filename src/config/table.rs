@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The table of the variables. Each is written once: the field that holds its value, its name, the values that it may
-//! have, its default, and its help.
+//! The table of the variables. Each variable has one entry: the field that holds its value, its name, the values that it
+//! may have, its default, and its help (a text for users). The entries are grouped by purpose ([`Goal`]).
 
 use super::debug::{Debug, WORDS as DEBUG_WORDS};
 use super::faults::Fault;
@@ -15,10 +15,10 @@ use super::variables::variables;
 const SWITCH: Kind = Kind::Number(0, 1);
 
 variables! {
-    /// All variables the library reads.
+    /// All variables that the library reads.
     VARIABLES;
 
-    /// The values in force in this process.
+    /// The values in force in this process. A variable without a field is read elsewhere.
     struct Config { hmem: Hmem, tcp: Tcp, verbs: Verbs }
     Provider {
         provider: Option<String> = "GDRFAB_PROVIDER", Kind::Word(&SETS), "",

@@ -1,18 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The users that may connect over shm.
+//! The value of `GDRFAB_SHM_USERS`.
 
-/// The users that may connect.
+/// The users whose processes may connect over shm.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub enum Users {
+    /// This process's user.
     #[default]
     Same,
     /// This process's user and the listed users.
     These(Vec<u32>),
-    /// Every user who may open the socket's path.
+    /// Every user who may open the socket, if the socket has a path; else this process's user.
     Path,
 }
 
 impl Users {
+    /// The users in words, for `gdrfab-info`.
     pub fn words(&self) -> String {
         match self {
             Users::Same => "this process's user connects".into(),
@@ -21,7 +23,7 @@ impl Users {
         }
     }
 
-    /// `None`: not a valid list of users.
+    /// The users that a value names; `None`: the value is invalid.
     pub fn parse(text: &str) -> Option<Users> {
         let number = |word: &str| word.parse().ok().filter(|_| word.bytes().all(|b| b.is_ascii_digit()));
         match text {

@@ -1,34 +1,34 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The values that the library works with, made from the texts of variables.
+//! Makes the values that the library works with from the texts of variables.
 
 use super::faults::{self, Fault};
 use super::kind::{Kind, Variable};
 use super::users::Users;
 
-/// The set of words of a [`Kind::List`]: one bit for each word, in the list's order.
+/// A set of words out of those of a [`Kind::List`]: one bit for each word, in the order in which the kind lists them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Words(pub u64);
 
 impl Words {
-    /// True if the set has the word in this place of the list.
+    /// True if the set has the word that is in this place of the kind's list.
     pub fn has(self, place: usize) -> bool {
         self.0 & 1 << place != 0
     }
 }
 
-/// The use of device drivers.
+/// The value of `GDRFAB_HMEM_DRIVER`; all false: the word `caller`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Driver {
     /// Use only drivers that the process has loaded and initialised itself.
     pub adopt: bool,
     /// Call drivers only on threads of the library.
     pub thread: bool,
-    /// A new endpoint forbids calls of device drivers in this process, and a helper process copies.
+    /// New endpoints of shm forbid calls of device drivers in this process, and a helper process copies.
     pub process: bool,
 }
 
-/// A value of the configuration, made from the text of a variable. The text is valid, or `None`, if the variable has
-/// neither a value nor a default.
+/// A value of the configuration, made from the text of a variable. The text is valid; it is `None` if the variable is
+/// not set and has no default.
 pub trait Value: Sized {
     fn of(text: Option<&str>, kind: &Kind) -> Self;
 
@@ -68,15 +68,15 @@ impl Value for Option<String> {
     }
 }
 
-/// A [`Kind::Index`]; `None`: -1.
+/// The value of a [`Kind::Index`]; -1 becomes `None`.
 impl Value for Option<u8> {
     fn of(text: Option<&str>, _: &Kind) -> Option<u8> {
         text?.parse().ok()
     }
 }
 
-/// The words between commas. A list without any word has an empty one, which is no name of anything, so that it is not
-/// taken for an unset variable.
+/// The words between commas; none if the variable is not set. A variable that is set, but has only commas, gives one
+/// empty word. That word names nothing, so the setting is not taken for an unset variable, which permits everything.
 impl Value for Vec<String> {
     fn of(text: Option<&str>, _: &Kind) -> Vec<String> {
         let Some(text) = text else { return Vec::new() };

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The macro that makes a table of variables and the structs with their values.
+//! The macro that makes a table of variables, and the structs with the variables' values.
 
-/// Makes a list of variables, and the structs that hold their values. `read()` of a struct asks a function for the text
-/// of each variable, by its name.
+/// Makes the list `$list` of all variables, and for each `struct` a struct that holds the values of its variables. The
+/// variables of a purpose stand together: `Goal { field: type = name, kind, default, help; ... }`; without `field: type =`
+/// a variable is in the list only. `Group { part: inner }` adds the struct `inner` as the field `part`. The function
+/// `read()` of a struct makes the values; its argument returns the text of the variable with a given name.
 macro_rules! variables {
     (
         $(#[$list_doc:meta])*

@@ -125,12 +125,13 @@ const HEAD: &str = "\
 # Options, promises and variables
 
 This page is for programmers who need to know which option and which promise each provider keeps,
-and for users who set variables of the environment: [Variables](#variables).
-`make options` writes it from the library's own answers: each option is set on an endpoint and read
-back. A cell says *holds*, with the default in parentheses, or the errno by which the provider refuses
-the option; the numbers in brackets lead to the words of the refusal, below. A promise is asked for by
-hints, or by a call. The limits of verbs are those of a device, here a fake one. The header `gdrfab.h`
-says what each option means.
+and for operators who set variables of the environment: [Variables](#variables). `make options`
+writes the page from the library's own answers: each option is set on an endpoint and read back.
+
+A cell says *holds*, with the default in parentheses, or the errno by which the provider refuses the
+option; the numbers in brackets lead to the words of the refusal, below. A program asks for a
+promise by hints, or by a call. The limits of verbs are those of a device, here a fake one. The
+header `gdrfab.h` says what each option means.
 
 ```
 ";
@@ -186,11 +187,18 @@ impl Table {
 }
 
 const VARIABLES: &str = "\
-A variable holds for the whole process, and is for users who do not write the program. A program has
-means of its own, which are named first. They win over a variable's default, but a program cannot
-use a provider, a path or a device interface that a variable rules out. `gdrfab-info -e` shows the
-values that are set. A process with more rights than its user (set-uid) ignores all variables. The
-plugins have some of their own: [NCCL](nccl.md), [NIXL](nixl.md), [libfabric](libfabric.md).
+A variable holds for the whole process, and is for users who do not write the program. Set it in the
+environment of every process, on every host (Open MPI: `mpirun -x NAME=VALUE`). Commas separate the
+items of a list, and an empty value counts as unset. If a value is invalid, `gdrfab_getinfo()`
+fails, and its error names the valid values. `gdrfab-info -e` shows the values that are set.
+
+Each purpose below begins with the means that a program has for it. The choice of a program holds
+instead of a variable's value, but a program cannot use a provider, a path or a device that a
+variable rules out. A process with more rights than its user (set-uid) ignores all variables.
+
+The plugins have some variables of their own: [NCCL](nccl.md), [NIXL](nixl.md),
+[libfabric](libfabric.md). Other pages tell more about [device memory](hmem.md), [tcp](tcp.md),
+[verbs](verbs.md), [containers and users of shm](containers.md) and [faults](faults.md).
 ";
 
 const WORDS: &str = "\

@@ -14,31 +14,34 @@ variables! {
     /// The values of the words in force in this process.
     struct Debug {}
     Diagnosis {
-        desc: bool = "desc", Kind::Flag, "", "every operation's local descriptors are checked, also where the provider needs none";
+        desc: bool = "desc", Kind::Flag, "",
+            "every operation's local descriptors are checked, also where the provider needs none; operations take longer";
         ring_slots: u32 = "ring-slots", Kind::PowerOfTwo(256, 65_536), "2048", "shm: 64-byte lines in each connected endpoint's receive ring";
         area_max: usize = "area-max", Kind::Number(128 << 10, 2 << 20), "2097152",
-            "shm: bytes beside each ring that messages of 512 bytes and more may come to use";
-        nt_threshold: usize = "nt-threshold", Kind::Number(1, u64::MAX), "16777216", "shm: bytes from which a copy bypasses the cache";
+            "shm: largest size in bytes of the area beside each ring, through which messages of 512 bytes and more travel";
+        nt_threshold: usize = "nt-threshold", Kind::Number(1, u64::MAX), "16777216",
+            "shm: bytes from which a copy bypasses the CPU's caches";
         coop_min: usize = "coop-min", Kind::Number(4096, u64::MAX), "262144",
             "shm: size in bytes from which the target's core may make a part of a copy";
         no_coop: bool = "no-coop", Kind::Flag, "", "shm: a target that polls makes no part of large copies";
         no_pidfd: bool = "no-pidfd", Kind::Flag, "",
-            "shm: a peer's memory file is never fetched by pidfd_getfd, the peer is always asked for it";
+            "shm: the peer is asked for each memory file, instead of pidfd_getfd(2) fetching the file";
         no_membarrier: bool = "no-membarrier", Kind::Flag, "",
-            "shm: fences on every operation instead of membarrier(2) on close and sleep";
+            "shm: fences on every operation, instead of membarrier(2) on close and sleep";
         copier: Option<String> = "copier", Kind::Text, "",
-            "program of the helper process that copies, instead of gdrfab/gdrfab-copier beside the library";
+            "the helper process's program, in place of gdrfab/gdrfab-copier beside the library";
         tcp_pending: usize = "tcp-pending", Kind::Number(1, 65_536), "64",
-            "tcp: pending connections of a listener, which have not introduced themselves yet";
+            "tcp: most connections of a listener whose handshake is not complete";
         tcp_greeting_ms: u64 = "tcp-greeting-ms", Kind::Number(1, 600_000), "5000",
-            "tcp: milliseconds that a connection has to introduce itself";
+            "tcp: milliseconds within which the handshake of a connection has to be complete";
         tcp_window: u32 = "tcp-window", Kind::Number(1, 1 << 20), "1024",
-            "tcp: messages that an endpoint keeps until their receives are posted";
+            "tcp: most messages that an endpoint keeps until their receives are posted";
         tcp_budget: u32 = "tcp-budget", Kind::Number(0, 1 << 30), "1048576",
-            "tcp: bytes of messages that an endpoint keeps until their receives are posted";
-        inline: usize = "inline", Kind::Number(0, 4096), "220", "verbs: bytes that travel inside the work request, as far as the device can";
+            "tcp: most bytes of messages that an endpoint keeps until their receives are posted";
+        inline: usize = "inline", Kind::Number(0, 4096), "220",
+            "verbs: most bytes that travel inside the work request, as far as the device can";
         reg_threads: usize = "reg-threads", Kind::Number(1, 64), "4",
-            "verbs: threads that register large host memory side by side; 1: none";
+            "verbs: threads that make the pages of large fresh host memory side by side, before it is registered; 1: none";
         ibverbs: Option<String> = "ibverbs", Kind::Text, "", "verbs: library that is opened in place of libibverbs.so.1";
         rdmacm: Option<String> = "rdmacm", Kind::Text, "", "verbs: library that is opened in place of librdmacm.so.1";
     }

@@ -40,7 +40,7 @@ impl Goal {
     pub fn title(self) -> &'static str {
         match self {
             Goal::Provider => "Choose a provider or a path",
-            Goal::Memory => "Memory and devices",
+            Goal::Memory => "Memory of GPUs and other devices",
             Goal::TcpSecurity => "tcp: security",
             Goal::TcpAddresses => "tcp: addresses",
             Goal::TcpSpeed => "tcp: speed",

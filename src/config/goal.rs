@@ -58,8 +58,10 @@ impl Goal {
     /// if a program has none.
     pub fn by_program(self) -> &'static str {
         match self {
-            Goal::Provider => "`hints->prov_name`, `hints->paths`, `gdrfab_mr_attr`, `GDRFAB_OPT_REQUIRE_PATH`, `GDRFAB_OPT_FORBID_PATH`",
-            Goal::Memory => "`gdrfab_mr_attr`, `GDRFAB_OPT_STREAM`, `GDRFAB_OPT_DRIVER_CALLS`",
+            Goal::Provider => {
+                "`hints->prov_name`, `hints->paths`, `require` and `forbid` of `gdrfab_mr_attr`, `GDRFAB_OPT_REQUIRE_PATH`, `GDRFAB_OPT_FORBID_PATH`"
+            }
+            Goal::Memory => "`iface` and `device` of `gdrfab_mr_attr`, `GDRFAB_OPT_STREAM`, `GDRFAB_OPT_DRIVER_CALLS`",
             Goal::TcpSecurity => "`hints->auth_key`",
             Goal::TcpAddresses => "the node and the service of `gdrfab_getinfo()`, `GDRFAB_OPT_RAILS`",
             Goal::TcpSpeed => "`GDRFAB_OPT_TCP_STREAMS`",
@@ -69,9 +71,9 @@ impl Goal {
                 "`GDRFAB_OPT_ACK_TIMEOUT`, `GDRFAB_OPT_RETRY_COUNT`, `GDRFAB_OPT_RNR_RETRY`, `GDRFAB_OPT_MIN_RNR_TIMER`, `tx_size`, `rx_size` and `inject_size` of the info"
             }
             Goal::VerbsMemory => "",
-            Goal::Shm => "the service of `gdrfab_getinfo()`",
+            Goal::Shm => "the service of `gdrfab_getinfo()`, such as `shm:///run/gdrfab/name`",
             Goal::Waiting => "`GDRFAB_OPT_COOP`, `hints->progress`",
-            Goal::Diagnosis => "`gdrfab_log_set()`",
+            Goal::Diagnosis => "`gdrfab_log_set()`, `gdrfab_mr_explain()`, `gdrfab_ep_explain()`",
         }
     }
 }

@@ -76,7 +76,7 @@ impl Value for Option<u8> {
 }
 
 /// The words between commas; none if the variable is not set. A variable that is set, but has only commas, gives one
-/// empty word. That word names nothing, so the setting is not taken for an unset variable, which permits everything.
+/// empty word. The empty word names nothing, and keeps the variable apart from an unset one, which means the default.
 impl Value for Vec<String> {
     fn of(text: Option<&str>, _: &Kind) -> Vec<String> {
         let Some(text) = text else { return Vec::new() };

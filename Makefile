@@ -133,8 +133,8 @@ CHECKS := c tcp plugins
 # are wide or which have none, run last, the longest first; libfabric-deep has a virtual machine of its own, and takes the turn of
 # the first one.
 CHECKS_ALONE := perf modes
-CHECKS_WAIT := nccl libfabric tcp-links examples doc
-CHECKS_PAIRS := verbs memcheck libfabric-deep fuzz tsan nixl guards bindings
+CHECKS_WAIT := nccl libfabric tcp-links doc
+CHECKS_PAIRS := verbs memcheck libfabric-deep examples fuzz tsan nixl guards bindings
 # The number of c-tests programs that run at a time; see c-tests/run.sh. They wait most of the time.
 JOBS ?= 4
 

@@ -76,11 +76,13 @@ static void transfers(struct node *n)
 		/* Some transfers must use the streams, too. */
 		behind += came;
 	}
-	if (came != p->expects)
-		test_fail(__FILE__, __LINE__, "additional streams: %d", came);
-	/* The explanation tells that there are no streams, and the reason. */
-	if (p->words)
-		CHECK(says(n, to.key, p->words));
+	/* The explanation tells that there are no streams, and the reason. The library measures transfers, and on a busy machine it
+	 * may not have measured enough of them. */
+	if (came != p->expects || (p->words && !says(n, to.key, p->words))) {
+		char words[2048];
+		CHECK(gdrfab_ep_explain(n->ep, 0, to.key, words, sizeof words) > 0);
+		came_late("additional streams: %d, expected: %d; %s", came, p->expects, words);
+	}
 	if (p->reads)
 		CHECK_FILLED("read over them", memory, DEPTH * LARGE, 0, 7);
 	POST(n->cq, gdrfab_send(n->ep, memory, 8, NULL, 0, memory));
@@ -94,7 +96,7 @@ static void over(struct setup s, struct plan p)
 {
 	skip_unless(path_known(PATH_SOCKET), "this is about connections of sockets");
 	unsetenv("GDRFAB_TCP_STREAMS");
-	pair(&s, is_there, transfers, &p);
+	pair_in_time(&s, is_there, transfers, &p);
 }
 
 static void over_limits(struct setup s, struct plan p)

@@ -24,7 +24,7 @@ macro_rules! variables {
             #[derive(Debug, Clone)]
             pub struct $group {
                 $(pub $part: $inner,)*
-                $($($( #[doc = $help] pub $field: $type, )?)*)*
+                $($($( #[doc = concat!("The value of `", $name, "`.")] pub $field: $type, )?)*)*
             }
 
             impl $group {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The end of exposed memory. A region is closed when the peer has read its offer, when the sender takes the offer back
-//! (cancel, deadline), or when the peer is gone. No function here waits. A region that cannot be closed yet is tried
-//! again later, so that a peer that makes no progress does not delay the others.
+//! Closes the regions that offers have exposed. A region is closed when the peer has read the offered message, when this
+//! side takes the offer back (cancel, deadline), or when the peer is gone. No function here waits: this part tries again
+//! later to close a region that is busy, so that a peer that makes no progress does not delay the others.
 
 use crate::error::Error;
 use crate::mr::RegionId;
@@ -9,24 +9,27 @@ use crate::rdm::memory::lane_domains::Domain;
 use crate::rdm::peers::peer::CompletionInfo;
 use std::collections::{HashSet, VecDeque};
 
-/// Number of regions, and of revoked offers, that one attempt tries to close.
+/// One attempt tries to close so many busy regions, and to end so many revoked offers.
 const RETRIES: usize = 32;
-/// Pause between two attempts, in nanoseconds: after the first that closes nothing, and at most.
+/// Pause between two attempts, in nanoseconds: after the first attempt that closes nothing, and at most. The pause doubles
+/// with each further attempt that closes nothing.
 const RETRY_MIN: u64 = 20_000;
 const RETRY_MAX: u64 = 5_000_000;
 
 /// An exposed region, with the index of its lane.
 pub type LaneRegion = (usize, RegionId);
 
-/// An offer that this side took back, or whose peer is gone. The offer's entry is written when the peer can no longer
-/// read the memory.
+/// An offer that this side took back, or whose peer is gone. The completion entry of the offer is written when the peer can
+/// no longer read the memory.
 pub struct RevokedOffer {
     pub completion: CompletionInfo,
     /// Number of the offer, while the peer may still answer it; 0 afterwards.
     pub number: u64,
     pub exposed: Vec<LaneRegion>,
+    /// As in `Op::Offered`: nothing but the peer's answer shows that the peer no longer reads.
     pub needs_answer: bool,
     pub why: Error,
+    /// The library's copy of the message's bytes, if there is one, kept until the peer can no longer read them.
     pub _owned: Option<Box<[u8]>>,
 }
 
@@ -36,21 +39,22 @@ pub type EndedOffer = (CompletionInfo, Error);
 impl RevokedOffer {
     /// Closes the regions of the offer as far as possible. True if the peer can no longer read any of the memory.
     fn is_over(&mut self, domain: &Domain) -> bool {
-        // Only the peer's answer shows that the peer is finished, if the lane cannot revoke a region without disturbing
-        // other memory, or if part of the message lies in the program's own regions.
+        // If the offer needs an answer and the lane cannot revoke a region while the peer reads, the region stays open until
+        // the answer. If the lane can revoke, its regions close now, and the answer is needed only for the part of the
+        // message that lies in the program's own regions.
         self.exposed.retain(|region| self.needs_answer && !domain.can_revoke(region.0) || domain.close_is_busy(*region));
         self.exposed.is_empty() && !self.needs_answer
     }
 }
 
-/// Regions of offers that are over for this side, until they are closed.
+/// Regions of offers that the peer has answered or that this side has revoked, until the regions are closed.
 #[derive(Default)]
 pub struct ExposedRegions {
-    /// Regions that the peer has finished with or was never told of. The end of the turn closes them.
+    /// Regions that the peer no longer reads or was never told of. The end of the turn closes these regions.
     returned: Vec<LaneRegion>,
-    /// Regions that could not be closed, because a peer may still be reading.
+    /// Regions that could not be closed, because a peer may still be reading them.
     busy: VecDeque<LaneRegion>,
-    /// Offers that wait for the same reason.
+    /// Offers that are not over, because a peer may still be reading their memory.
     revoked: VecDeque<RevokedOffer>,
     /// Time of the next attempt to close these regions, and the pause before this attempt, in nanoseconds.
     retry_at: u64,
@@ -58,7 +62,7 @@ pub struct ExposedRegions {
 }
 
 impl ExposedRegions {
-    /// Takes regions that the peer has finished with or was never told of.
+    /// Takes regions that the peer no longer reads or was never told of. `close_returned` closes these regions.
     pub fn give_back(&mut self, regions: Vec<LaneRegion>) {
         self.returned.extend(regions);
     }
@@ -98,13 +102,13 @@ impl ExposedRegions {
         ended
     }
 
-    /// Has the next `retry` make an attempt at any time.
+    /// Ends the pause, so that the next `retry` makes an attempt.
     pub fn retry_soon(&mut self) {
         self.retry_at = 0;
     }
 
-    /// Takes an offer that this side took back. Returns its end if the peer can no longer read its memory. Otherwise the
-    /// offer waits, and its error says so.
+    /// Adds an offer that this side took back. If the peer can no longer read the memory, returns the offer as ended.
+    /// Otherwise the offer waits, and its error says so.
     pub fn revoke(&mut self, domain: &Domain, mut revoked: RevokedOffer) -> Option<EndedOffer> {
         if revoked.is_over(domain) {
             return Some((revoked.completion, revoked.why));
@@ -115,7 +119,7 @@ impl ExposedRegions {
         None
     }
 
-    /// Handles the peer's answer to a revoked offer. Returns the end of the offer if it still waited.
+    /// Handles the peer's answer to a revoked offer. Returns the offer as ended if the offer still waited.
     pub fn answered(&mut self, number: u64) -> Option<EndedOffer> {
         let at = self.revoked.iter().position(|revoked| revoked.number == number)?;
         let revoked = self.revoked.remove(at)?;
@@ -123,8 +127,8 @@ impl ExposedRegions {
         Some((revoked.completion, revoked.why))
     }
 
-    /// Handles the loss of a peer, which will answer none of the offers of these numbers. `open`: those of them that were
-    /// not revoked before.
+    /// Handles the loss of a peer, which will answer none of the offers with these numbers. `open`: the offers among them
+    /// that were not revoked before.
     pub fn peer_gone(&mut self, numbers: &HashSet<u64>, open: impl Iterator<Item = RevokedOffer>) {
         let revoked = self.revoked.iter_mut().filter(|revoked| numbers.contains(&revoked.number));
         revoked.for_each(|revoked| (revoked.number, revoked.needs_answer) = (0, false));

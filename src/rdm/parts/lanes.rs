@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The lanes of one endpoint: those that are being connected, the connected ones in the order of polling, and those that have ended and
-//! cannot be closed yet; and the queues into which all lanes write their results and events.
+//! The lanes of one endpoint: lanes that are being connected, connected lanes in the order of polling, and lanes that have
+//! ended and cannot be closed yet. Also the queues into which all these lanes write their results and events.
 
 use crate::error::{Error, Result, errno};
 use crate::prov::Endpoint;
@@ -19,18 +19,18 @@ use crate::sys::time;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// Limit of the queue for the lanes' results. The queue grows as needed.
+/// Largest number of entries of the queue for the lanes' results. The queue begins small and grows.
 const RESULTS: usize = 1 << 30;
-/// Number of lanes that one poll of the lanes that are being connected drives, because each costs system calls.
+/// One poll drives so many of the lanes that are being connected, and no more, because each lane costs system calls.
 const CONNECTING_PER_POLL: usize = 16;
-/// Time in which a caller that the address vector does not name has to finish connecting, once there is no room for
-/// others.
+/// Time in which an unlisted caller has to finish connecting, in nanoseconds. The limit applies once `UNLISTED_MAX` leaves
+/// no room for another unlisted caller.
 const SLOW_CALLER_NS: u64 = 100_000_000;
 
 pub struct Lanes {
     ready: PollSchedule,
     connecting: Vec<(Id, Arc<Link>)>,
-    /// Polls of the lanes that are being connected so far; wraps around.
+    /// Number of calls of `poll_connecting` so far; wraps around.
     polls: u32,
     /// Lanes that have ended and cannot be closed yet.
     closing: Vec<Arc<Link>>,
@@ -44,6 +44,7 @@ pub struct Lanes {
     counted_at: u64,
     /// `results`: completion queue for the operations that the lanes carry out. `list_ends`: queue for the results of
     /// block lists. `events`: event queue of the lanes.
+    /// `drivers`: the threads that make progress on the endpoints of the domain.
     results: Arc<Queue>,
     list_ends: Arc<Ends>,
     events: Arc<EventQueue>,
@@ -68,7 +69,7 @@ impl Lanes {
         })
     }
 
-    /// Has the lanes that are opened from now on use these drivers.
+    /// Sets the threads that make progress (`prov::drivers`). Each lane that is opened from now on gets them.
     pub fn set_drivers(&mut self, drivers: Arc<Drivers>) {
         self.drivers = drivers;
     }
@@ -89,19 +90,19 @@ impl Lanes {
         Ok(Arc::new(Link::new(ep, lane_index, number)))
     }
 
-    /// Takes a lane that is being connected to a peer.
+    /// Adds a lane that is being connected to a peer.
     pub fn connecting(&mut self, id: Id, link: &Arc<Link>) {
         self.peers.insert(link.number, id);
         self.connecting.push((id, link.clone()));
     }
 
-    /// Counts a lane as one to a caller that the address vector does not name.
+    /// Counts the caller behind a lane as an unlisted caller.
     pub fn count_unlisted(&mut self, link: &Link) {
         link.set_unlisted(time::now_ns());
         self.unlisted += 1;
     }
 
-    /// A lane is connected, and is polled from now on.
+    /// Moves a lane from the lanes that are being connected to the connected lanes. Turns poll the lane from now on.
     pub fn connected(&mut self, id: Id, link: &Arc<Link>) {
         self.connecting.retain(|(_, l)| l.number != link.number);
         self.ready.push(id, link.clone());
@@ -133,7 +134,7 @@ impl Lanes {
         !self.closing.is_empty()
     }
 
-    /// The peer of a link. No link of this number is left if there is none.
+    /// The peer of the link with this number (`Link::number`); `None` if the link has ended.
     pub fn peer_of(&self, link: usize) -> Option<Id> {
         self.peers.get(&link).copied()
     }
@@ -194,7 +195,8 @@ impl Lanes {
         &self.results
     }
 
-    /// The block lists, and parts of lists, that the lanes have moved: their numbers, and the errors.
+    /// Takes the results of block lists, and of parts of lists. A result is the number of the operation, and the error if
+    /// the operation has failed.
     pub fn take_list_ends(&self) -> Vec<(usize, Option<Error>)> {
         self.list_ends.take()
     }
@@ -204,9 +206,9 @@ impl Lanes {
         self.events.is_empty() && self.results.is_empty() && self.list_ends.is_empty()
     }
 
-    /// True if one more caller that the address vector does not name may connect. At the limit, callers that were inserted
-    /// into the vector meanwhile are taken off the count. `changes`: change count of the vector. `is_named`: says whether
-    /// the vector names a peer.
+    /// True if one more unlisted caller may connect. At the limit, callers that were inserted into the address vector
+    /// meanwhile are taken off the count. `changes`: change count of the vector. `is_named`: says whether the vector names
+    /// a peer.
     pub fn has_room_for_unlisted(&mut self, changes: u64, is_named: impl Fn(Id) -> bool) -> bool {
         if self.unlisted >= UNLISTED_MAX && self.counted_at != changes {
             self.counted_at = changes;
@@ -217,7 +219,7 @@ impl Lanes {
         self.unlisted < UNLISTED_MAX
     }
 
-    /// An unlisted caller that has been connecting for too long.
+    /// An unlisted caller that has been connecting for longer than `SLOW_CALLER_NS`.
     pub fn slow_caller(&self) -> Option<(Id, Arc<Link>)> {
         let late = time::now_ns().saturating_sub(SLOW_CALLER_NS);
         self.connecting.iter().find(|(_, link)| (1..late).contains(&link.unlisted_since())).cloned()

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The listeners of one endpoint, one per lane, where callers arrive; and how often they are polled.
+//! The listeners of one endpoint, one per lane, where callers arrive; and how often the listeners are polled.
 
 use crate::error::Result;
 use crate::prov::{Listener, Request};
@@ -43,7 +43,7 @@ impl Listeners {
         callers
     }
 
-    /// Sets the time of the next poll. `busy`: somebody called, or lanes are being connected.
+    /// Sets the interval to the next poll of the listeners. `busy`: somebody called, or lanes are being connected.
     pub fn polled(&mut self, busy: bool) {
         self.schedule.polled(busy);
     }
@@ -52,7 +52,7 @@ impl Listeners {
         self.all.iter().try_for_each(|acceptor| acceptor.listener.watch(poller))
     }
 
-    /// The numbers of what each listener watches.
+    /// For each listener, a number that changes when the set of its descriptors to watch changes.
     pub fn watched(&self) -> impl Iterator<Item = u64> {
         self.all.iter().map(|acceptor| acceptor.listener.watched())
     }

@@ -10,7 +10,7 @@ use crate::rdm::peers::peer::{Id, UNKNOWN};
 use crate::rdm::peers::unexpected::Unexpected;
 use std::collections::{HashMap, HashSet};
 
-/// The matcher of one kind of messages, tagged or untagged.
+/// A matcher. The tagged messages have one, and the untagged messages have another.
 pub type Space = Matcher<Recv, Unexpected>;
 
 #[derive(Default)]
@@ -22,8 +22,8 @@ pub struct Matching {
     claimed: HashMap<usize, (u64, u64, bool, Unexpected)>,
     /// Multi-receive buffers, each until its last message is in place.
     multi: Vec<Option<MultiRecv>>,
-    /// Number of the newest post. Receives (tagged and untagged together) and operations, except sends of the fast path,
-    /// are numbered in the order of posting.
+    /// Number of the newest post. Receives (tagged and untagged together) and operations are numbered in the order of
+    /// posting, except sends of the fast path and block lists.
     posts: u64,
 }
 
@@ -66,7 +66,7 @@ impl Matching {
         }
     }
 
-    /// The peers of stored messages, and the unnamed peers for whose messages receives are posted.
+    /// The peers from which stored messages came, and the peers without an index for whose messages receives are posted.
     pub fn peers(&self) -> HashSet<Id> {
         let spaces = [&self.tagged, &self.untagged];
         let waiting = spaces.iter().flat_map(|space| space.each_unexpected()).filter_map(|(.., message)| message.from());
@@ -88,7 +88,7 @@ impl Matching {
         all.map(|(.., recv)| recv).collect()
     }
 
-    /// Removes the offers that came by a lane which is over.
+    /// Removes the unmatched offers that came by the link with this number, because the link has ended.
     pub fn remove_offers_of(&mut self, link: usize) {
         for space in [&mut self.tagged, &mut self.untagged] {
             let is_its_offer = |m: &Unexpected| matches!(m, Unexpected::Offered { link: l, .. } if *l == link);
@@ -97,14 +97,14 @@ impl Matching {
         }
     }
 
-    /// Removes an unmatched offer that its sender takes back. False if it is no longer stored at `at`.
+    /// Removes an unmatched offer that its sender takes back. False if the offer is no longer stored at `at`.
     pub fn remove_offer(&mut self, tagged: bool, at: EntryId, id: Id, number: u64) -> bool {
         let space = self.space(tagged);
         let is_it = |m: &Unexpected| matches!(m, Unexpected::Offered { from, offer, .. } if *from == id && offer.number == number);
         space.unexpected(at).is_some_and(|(.., m)| is_it(m)) && space.remove_unexpected(at).is_some()
     }
 
-    /// Removes a message of this endpoint to itself. False if it is not stored.
+    /// Removes an unmatched message of this endpoint to itself. False if the message is not stored.
     pub fn remove_loopback(&mut self, tagged: bool, number: u64) -> bool {
         let space = self.space(tagged);
         let mut waiting = space.each_unexpected();
@@ -132,7 +132,7 @@ impl Matching {
         self.claimed.clear();
     }
 
-    /// Takes a multi-receive buffer, which is full when fewer than `min_room` bytes are left. Returns its number.
+    /// Adds a multi-receive buffer, which is full when fewer than `min_room` bytes are left. Returns the buffer's number.
     pub fn begin_multi(&mut self, min_room: usize) -> u32 {
         let slot = self.multi.iter().position(Option::is_none).unwrap_or_else(|| {
             self.multi.push(None);
@@ -148,8 +148,8 @@ impl Matching {
         self.multi.get_mut(recv.multi()?.0 as usize)?.as_mut()
     }
 
-    /// Takes a posted receive for a message of `len` bytes from `source`. A multi-receive buffer gives its next part, and
-    /// stays posted until it is full.
+    /// Takes a posted receive for a message of `len` bytes from `source`. If the receive is a multi-receive buffer, takes
+    /// the buffer's next part; the buffer stays posted until it is full.
     pub fn take_recv(&mut self, tagged: bool, at: EntryId, len: usize, source: u64) -> Option<Recv> {
         let (slot, used) = match self.space(tagged).posted(at)?.multi() {
             Some(multi) => multi,
@@ -179,8 +179,8 @@ impl Matching {
         Some(part)
     }
 
-    /// Counts a message as being in place. True if it was the last of a multi-receive buffer: nothing writes to the
-    /// buffer any more, and the message's entry is the last entry of the buffer.
+    /// Counts a message as being in place. True if the message was the last of a multi-receive buffer: nothing writes to
+    /// the buffer any more, and the message's entry is the last entry of the buffer.
     #[inline]
     pub fn finish_part(&mut self, recv: &Recv) -> bool {
         let Some((at, _)) = recv.multi() else { return false };
@@ -193,16 +193,16 @@ impl Matching {
         over
     }
 
-    /// Called after the entry of a message was written. If the message was the last one arriving in a multi-receive
-    /// buffer that has to fail, returns the receive that fails now, and its error.
+    /// The caller has written the entry of a message. If no other message is arriving in the same multi-receive buffer, and
+    /// the buffer has to fail, returns the receive that fails now, and its error.
     #[inline]
     pub fn end_if_last(&mut self, recv: &Recv) -> Option<(Recv, Error)> {
         let multi = self.multi_of(recv).filter(|multi| multi.arriving == 0)?;
         multi.fails_with.take().map(|failed| *failed)
     }
 
-    /// Returns the receive and the error if the receive fails now. A multi-receive buffer fails only when all messages
-    /// that are arriving in it are in place.
+    /// Returns the receive and the error if the receive fails now. A multi-receive buffer in which messages are arriving
+    /// fails later, when these messages are in place (`end_if_last`).
     pub fn fail(&mut self, recv: Recv, why: Error) -> Option<(Recv, Error)> {
         if let Some(multi) = self.multi_of(&recv) {
             multi.full = true;
@@ -210,7 +210,7 @@ impl Matching {
                 multi.fails_with = Some(Box::new((recv, why)));
                 return None;
             }
-            // The entry of the failure itself counts as an arriving message, so that it becomes the last entry.
+            // The entry of the failure counts as an arriving message, so that this entry becomes the last of the buffer.
             multi.arriving = 1;
         }
         Some((recv, why))

@@ -24,7 +24,7 @@ pub struct Peers {
     /// Idle peers that no index of the address vector names. Once there are `reap_at` of them, their records are freed.
     dead: HashSet<Id>,
     reap_at: usize,
-    /// The record in which this endpoint is its own peer, if its name was looked up.
+    /// The record in which this endpoint is its own peer, if an operation or a caller has named this endpoint.
     loopback: Option<Id>,
     /// Peers by the address where they listen. Endpoints that used an address one after another (incarnations) share it;
     /// the nonce in the name tells them apart.
@@ -42,18 +42,19 @@ pub struct Peers {
     reading: Vec<Id>,
     /// Peers that this side dials again after a pause, unless they call first.
     awaiting: Vec<Id>,
-    /// Bytes of this endpoint's grants beyond the first grant of each peer, as a share of the domain's limit
-    /// (`GRANTS_MAX`).
+    /// Bytes by which this endpoint's grants exceed the first grants of the peers. The count of the whole domain has the
+    /// limit `GRANTS_MAX`.
     extra_grants: BudgetShare,
-    /// Number of all peers' offers that this side has not answered with DONE yet.
+    /// Number of offers, of all peers together, that this side has not answered with DONE yet.
     unanswered_offers: usize,
-    /// Bytes of unexpected messages whose senders are gone.
+    /// Bytes of this endpoint's unexpected messages whose senders are gone. The count of the whole domain has the limit
+    /// `ENDED_MAX`.
     ended_bytes: BudgetShare,
 }
 
 /// A peer whose lane is lost, with the work that was outstanding.
 pub struct LostPeer {
-    /// The name and the index that the peer had.
+    /// The name and the index that the peer had before its lane was lost.
     pub name: Name,
     pub source: u64,
     /// Operations that had not started.
@@ -136,7 +137,8 @@ impl Peers {
         self.routes.get(index as usize).copied().flatten().map(|(_, id)| id)
     }
 
-    /// Looks up an index of the address vector. `own`: the name of this endpoint.
+    /// Looks up an index of the address vector, whose changes the caller has taken over (`refresh`). `own`: the name of this
+    /// endpoint.
     #[inline]
     pub fn route(&mut self, index: u64, own: Option<Name>) -> Result<Id> {
         match self.routes.get(index as usize) {
@@ -194,8 +196,8 @@ impl Peers {
         self.ids().collect()
     }
 
-    /// Looks the peer up in the address vector again. Returns the old and the new index if they differ; messages and
-    /// receives are still filed under the old index.
+    /// Looks the peer up in the address vector again. Returns the old and the new index if they differ. The caller then
+    /// files the peer's messages and receives, which are still under the old index, anew.
     pub fn update_index(&mut self, id: Id) -> Option<(u64, u64)> {
         let name = self.get(id).map(|p| p.name)?;
         let source = self.av.as_ref().and_then(|av| av.find(&name)).unwrap_or(UNKNOWN | u64::from(id));
@@ -284,8 +286,8 @@ impl Peers {
     pub fn lost(&mut self, id: Id) -> Option<LostPeer> {
         let index = self.routes.iter().position(|route| route.is_some_and(|(_, to)| to == id));
         let name_in_vector = index.zip(self.av.as_ref()).and_then(|(index, av)| av.lookup(index as u64).ok());
-        // An index with the whole name and an index with the bare address no longer mean the same endpoint, so both are
-        // looked up anew.
+        // One index may have the name with its nonce, another only the address. They no longer stand for the same
+        // endpoint, so both are looked up anew.
         self.routes.iter_mut().filter(|route| route.is_some_and(|(_, to)| to == id)).for_each(|route| *route = None);
         self.reading.retain(|other| *other != id);
         let peer = self.all.get_mut(id as usize)?.as_deref_mut()?;
@@ -299,17 +301,18 @@ impl Peers {
         (peer.peer_offers, peer.connect_until, peer.refusals) = (HashMap::default(), 0, 0);
         (peer.credit, peer.phase, peer.expected_nonce, peer.fault_plan) = (Credit::default(), Phase::Unconnected, 0, None);
         let name = peer.name;
-        // If the vector has the bare address, the address stands for the endpoint that listens there next.
+        // If the vector has only the address, the address stands for the endpoint that listens there next.
         peer.name = name_in_vector.unwrap_or(name);
         Some(LostPeer { name, source: peer.source, waiting, reads })
     }
 
-    /// True if peers that are gone have left no more than this side keeps of unlisted callers.
+    /// True if the messages and the records that gone peers have left are within the limits `ENDED_MAX` and
+    /// `ENDED_PEERS_MAX`. Otherwise no unlisted caller may connect.
     pub fn has_room_for_ended(&self) -> bool {
         self.ended_bytes() <= ENDED_MAX && self.dead.len() <= ENDED_PEERS_MAX
     }
 
-    /// Bytes of messages of ended peers that wait for receives, in the whole domain.
+    /// Bytes of unexpected messages whose senders are gone, in the whole domain.
     pub fn ended_bytes(&self) -> u64 {
         self.ended_bytes.all()
     }
@@ -323,12 +326,13 @@ impl Peers {
         }
     }
 
-    /// Number of peers to which this side has to send something, and of peers whose offers it has to read.
+    /// 0 if this side has nothing to send to any peer and no offer to read; otherwise any other number.
     #[inline(always)]
     pub fn queued(&self) -> usize {
         self.busy.len() | self.reading.len()
     }
 
+    /// Takes the list of busy peers. Each peer stays marked until `unmark_busy`.
     pub fn take_busy(&mut self) -> Vec<Id> {
         std::mem::take(&mut self.busy)
     }
@@ -350,11 +354,12 @@ impl Peers {
         }
     }
 
+    /// Takes the list of peers that have queued reads.
     pub fn take_reading(&mut self) -> Vec<Id> {
         std::mem::take(&mut self.reading)
     }
 
-    /// Puts a peer back whose lane has no room for its reads.
+    /// Puts a peer back into the list of `take_reading`, because its lane has no room for all of its reads.
     pub fn keep_reading(&mut self, id: Id) {
         self.reading.push(id);
     }
@@ -372,7 +377,8 @@ impl Peers {
         }
     }
 
-    /// Removes the peers whose pause is over, or that have called, from those that wait. Returns the former.
+    /// Ends the waiting of peers whose pause is over, and of peers that have called meanwhile. Returns the peers whose pause
+    /// is over without a call.
     pub fn take_overdue(&mut self, now: u64) -> Vec<Id> {
         let mut overdue = Vec::new();
         for id in std::mem::take(&mut self.awaiting) {
@@ -394,11 +400,12 @@ impl Peers {
         self.busy.iter().chain(&self.awaiting).copied()
     }
 
-    /// Counts an unexpected message of a peer as consumed, and returns credit to the peer when enough has accumulated.
+    /// Counts an eager message of a peer as consumed. Once half of the grant has accumulated, queues a parcel that returns
+    /// the credit to the peer.
     pub fn consumed(&mut self, from: Id, link: usize, len: usize) {
         let peer = self.all.get_mut(from as usize).and_then(Option::as_deref_mut);
         let Some(peer) = peer.filter(|p| p.link().is_some_and(|l| l.number == link)) else {
-            // The lane by which the message came is over, and so is the lane's credit.
+            // The lane by which the message came has ended, and credit ends with its lane.
             return self.ended_bytes.give_back(len as u64 + OVERHEAD);
         };
         let grants = &mut self.extra_grants;
@@ -448,7 +455,7 @@ impl Peers {
         Ok(())
     }
 
-    /// Answers an offer with DONE.
+    /// Queues the answer DONE to an offer.
     pub fn send_done(&mut self, to: Id, number: u64, status: Code) {
         if let Some(peer) = self.get_mut(to) {
             peer.forget_offer(number);
@@ -457,7 +464,7 @@ impl Peers {
         }
     }
 
-    /// Takes back an offer of `regions` regions to a peer.
+    /// Queues the parcel WITHDRAW, which takes an offer back. `regions`: number of regions that the offer exposes.
     pub fn send_withdraw(&mut self, to: Id, number: u64, regions: usize) {
         if let Some(peer) = self.get_mut(to) {
             peer.exposed = peer.exposed.saturating_sub(regions);
@@ -466,7 +473,8 @@ impl Peers {
         self.mark_busy(to);
     }
 
-    /// The first of a peer's parcels without message was sent.
+    /// Removes the first parcel of `Peer::control`, because the lane has sent it. If the parcel is DONE, an offer of the
+    /// peer is answered now.
     pub fn control_sent(&mut self, id: Id) {
         if let Some(peer) = self.all.get_mut(id as usize).and_then(Option::as_deref_mut)
             && peer.control.pop_front().is_some_and(|words| words.is_done())
@@ -477,6 +485,7 @@ impl Peers {
     }
 }
 
+/// True if no index of the address vector names the peer, and nothing but the record is left of it.
 fn is_dead(peer: &Peer) -> bool {
     peer.source >= UNKNOWN && peer.is_idle()
 }

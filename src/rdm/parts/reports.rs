@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Reports to the program: writes entries into its completion queues, adds to its counters, and counts for the statistics. The queue of
-//! receives can be full of entries that no receive asked for; this part says whether it has room for more.
+//! Reports to the program: writes entries into the program's completion queues, adds to its counters, and counts for the
+//! statistics. Entries that no receive asked for can fill the completion queue of receives. This part then stops the
+//! polling of lanes, until the queue has room again.
 
 use crate::error::{Code, Error, Result, errno};
 use crate::prov::av::UNSPEC;
@@ -23,8 +24,8 @@ pub struct Reports {
     /// Turns poll the lanes. False while the endpoint is not enabled or is closed, and while the receive queue is full,
     /// because a lane can bring entries that no receive asked for.
     polls_lanes: bool,
-    /// Entries of peers' RMA writes with remote data that found the receive queue full, each with the source of the
-    /// write.
+    /// Entries of peers' RMA writes with remote data that arrived while the receive queue was full or lanes were not polled.
+    /// Each entry has the source of the write.
     held_writes: VecDeque<(Completion, u64)>,
 }
 
@@ -101,6 +102,7 @@ impl Reports {
         if let Some(counter) = counter_of(bind, completion.kind) {
             counter.add_error(1);
         }
+        // A cancelled inject call has no entry.
         if completion.silent && error.code == Code::Canceled {
             return;
         }
@@ -130,8 +132,8 @@ impl Reports {
             if lost == 0 { counter.add(1) } else { counter.add_error(1) }
         }
         let Some(q) = &bind.rx else { return };
-        // Empty messages use up nothing of a multi-receive buffer, so one buffer can write entries until the queue is
-        // full. A full queue stops the polling of lanes.
+        // Empty messages use up nothing of a multi-receive buffer, so the messages of one buffer can fill the queue with
+        // entries. A full queue stops the polling of lanes.
         self.polls_lanes &= recv.multi().is_none() || q.has_room();
         if lost > 0 {
             self.stats.errors += 1;
@@ -155,8 +157,8 @@ impl Reports {
         }
     }
 
-    /// Writes the entry of a write with remote data to this endpoint's memory, or holds the entry until the queue has
-    /// room.
+    /// Writes the entry of an RMA write with remote data into this endpoint's memory, or holds the entry until the queue
+    /// has room.
     pub fn remote_data_arrived(&mut self, bind: &Bindings, entry: Completion, source: u64) {
         if let Some(counter) = &bind.counters.remote_write {
             counter.add(1);

@@ -9,8 +9,9 @@ use crate::sys::time;
 const RARE_POLL_TICKS: u64 = 100_000;
 /// The same time while lanes are being connected.
 const CONNECTING_POLL_TICKS: u64 = 10_000;
-/// Turns after a filled receive in which a message without a receive may stay with its lane. A program that reads its
-/// queue until the queue is empty takes one turn without a message before it posts the next receive.
+/// Number of turns, after the turn that filled a receive, in which a message without a receive may stay with its lane. A
+/// program that reads its queue until the queue is empty takes one turn without a message before it posts the next
+/// receive.
 const DEFER_TURNS: u32 = 2;
 
 pub struct Turns {
@@ -29,7 +30,8 @@ impl Default for Turns {
 }
 
 impl Turns {
-    /// Begins a turn. True if the turn polls rare matters. `connecting`: lanes are being connected.
+    /// Begins a turn. True if the turn polls rare matters. `connecting`: lanes are being connected; otherwise only every 16th
+    /// turn reads the clock.
     #[inline(always)]
     pub fn begin(&mut self, connecting: bool) -> bool {
         self.count = self.count.wrapping_add(1);

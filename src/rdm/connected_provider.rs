@@ -48,7 +48,7 @@ fn with_tags(lane: Info, reach: Reach) -> Info {
         rx_size: QUEUE_SIZE,
         max_msg_size: MAX_MSG,
         mr_cnt: program_share(reach, lane.mr_cnt),
-        // The info is empty, with 0 here, if the caller did not ask for the provider.
+        // A provider that is not `wanted` gives an empty info, whose `cm_data_size` is 0.
         cm_data_size: lane.cm_data_size.saturating_sub(MATCHED_LEN),
         ..lane
     }

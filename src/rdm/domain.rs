@@ -213,8 +213,9 @@ impl prov::Domain for Domain {
     }
 
     fn free(&self, addr: usize) -> Result<()> {
-        // Only the lane knows the length of the memory, but it no longer has a record of a region that it has closed. So
-        // any region that is being closed prevents freeing.
+        // A region that the lane has closed, but in which an endpoint of this process still copies, may lie in this memory.
+        // Only the lane knows the length of the memory, and the lane has no record of the region any more. So any such
+        // region prevents freeing.
         if self.regions.lock().all.iter().flatten().any(|r| r.local.users.is_shut() && !r.local.users.is_empty()) {
             return Err(Error::fixed(
                 errno::EBUSY,

@@ -259,7 +259,7 @@ impl prov::Endpoint for Endpoint {
 
     fn progress(&self, force: bool) {
         let Some(mut s) = (if force { Some(self.state.lock()) } else { self.state.try_lock() }) else { return };
-        // A call that read the queue and panicked no longer owns its array.
+        // If a `gdrfab_cq_read` panicked, `reader` still has the array of that call, which is no longer valid.
         s.reader.end();
         s.progress(&self.domain, force);
     }
@@ -293,7 +293,8 @@ impl prov::Endpoint for Endpoint {
     }
 
     fn nap_ns(&self) -> u64 {
-        /// Longest sleep of a thread while a peer has to be dialed again, or a lane or region to be closed.
+        /// Longest sleep of a thread while a peer has to be dialed again, a lane or region has to be closed, or lanes are not
+        /// polled because the program's queue is full.
         const RECHECK_NS: u64 = 10_000_000;
         let s = self.state.lock();
         let now = time::now_ns();
@@ -301,7 +302,7 @@ impl prov::Endpoint for Endpoint {
         let own = if s.earliest == 0 { u64::MAX } else { until(s.earliest) };
         let own = s.faults.as_ref().map_or(own, |faults| own.min(until(faults.next())));
         let idle = !s.peers.is_awaiting() && !s.lanes.is_closing() && !s.exposed.is_closing();
-        // No event announces that the program has made room in its queue, so a sleeping thread wakes for that too.
+        // No event announces that the program has made room in its queue, so a sleeping thread wakes to look for room too.
         let own = if idle && (s.reports.polls_lanes() || s.closed) { own } else { own.min(RECHECK_NS) };
         let nap = s.lanes.each().map(|link| link.ep.nap_ns()).fold(own, u64::min);
         s.bind.sleeps(now, nap)

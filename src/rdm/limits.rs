@@ -10,14 +10,15 @@ pub const INJECT_SIZE: usize = 1024;
 /// Longest message, in bytes, that is sent at once as an eager message. Longer messages are offered, and the receiver
 /// reads them.
 pub const EAGER_MAX: usize = 8 << 10;
-/// Bytes of a lane's longest parcel that are kept free for its words.
+/// Bytes of a lane's longest parcel that are kept free for the words in front of a message (`wire::parcel`).
 pub const PARCEL_HEAD: usize = 64;
 /// Offers of one peer that may be without an answer (DONE). A sender of this library holds back further messages; a peer
 /// that offers more is disconnected.
 pub const OFFERS_MAX: usize = 1 << 16;
-/// `EXPOSED_MAX`: regions of a domain that its messages may expose at once, in addition to the program's own regions.
-/// `EXPOSED_FLOOR`: regions that each peer may have exposed even if slow peers hold half of all. Beyond the floor, a peer
-/// may have at most as many as the first half of all leaves free (`RegionQuota::may_expose`).
+/// `EXPOSED_MAX`: regions that the messages of a domain may expose at once, in addition to the regions that the program
+/// registered. `EXPOSED_FLOOR`: regions that may be exposed to each peer even if slow peers hold half of the limit. A peer
+/// gets more regions only up to the number by which all exposed regions together fall short of half of the limit
+/// (`RegionQuota::may_expose`).
 pub const EXPOSED_MAX: usize = 3 << 16;
 pub const EXPOSED_FLOOR: usize = 32;
 /// Unanswered offers of all peers together. Beyond this number, an unlisted caller with more than its fair share,
@@ -30,9 +31,9 @@ pub const ENDED_PEERS_MAX: usize = if cfg!(test) { 128 } else { 1 << 14 };
 /// Grant to a peer, in bytes of unexpected messages: at first, and at most.
 pub const FIRST_GRANT: u64 = 64 << 10;
 pub const MOST_GRANT: u64 = 1 << 20;
-/// Turns for which short messages wait for credit, counted from the last credit that arrived, before they are offered
-/// instead. A receiver that is only behind returns credit within these turns. If the receiver wants other messages first,
-/// the delay is small.
+/// Turns for which short messages wait for credit, counted from the last credit that arrived, before the messages are
+/// offered instead. A receiver that is merely late returns credit within these turns. A receiver that waits for a later
+/// message returns none; the number is small, so that the later message is offered soon.
 pub const CREDIT_WAIT_TURNS: u32 = 1024;
 /// Bytes by which the grants to all peers of a domain may together exceed their first grants.
 pub const GRANTS_MAX: u64 = if cfg!(test) { 1 << 20 } else { 64 << 20 };

@@ -20,8 +20,10 @@ use std::ffi::c_void;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+/// An endpoint of this layer: a connectionless endpoint, or a connected endpoint with tags.
 pub struct Endpoint {
     pub domain: Arc<Domain>,
+    /// The address at which the program wants the endpoint to listen, if the program chose one. Port 0 stands for any port.
     pub source: Option<SocketAddr>,
     pub state: Serial<State>,
 }
@@ -60,6 +62,8 @@ pub fn choose(threading: Threading) -> &'static EpOps {
 struct Send<const LOCKED: bool>;
 
 impl<const LOCKED: bool> Send<LOCKED> {
+    /// Sends a short message of one piece. `WORDS` and `how` are as in `State::send_fast`. `None` if nothing was done.
+    ///
     /// # Safety
     /// As for `FastPath::post`.
     #[inline(always)]
@@ -155,8 +159,8 @@ const fn arrivals<E: Entry>() -> Arrivals {
     Arrivals { sole: read_sole::<E>, turn }
 }
 
-/// Reads a queue that has several endpoints. The result tells the caller that nothing was done: the caller makes
-/// progress, and messages go through the queue.
+/// `gdrfab_cq_read` of an empty queue that has several endpoints. Does nothing, and the result says so: the caller makes
+/// progress instead, and entries of messages go through the queue.
 ///
 /// # Safety
 /// As for [`crate::prov::ops::Arrive`].

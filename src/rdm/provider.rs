@@ -28,7 +28,7 @@ pub static SETS: &[LaneSet] = &[
     LaneSet { name: "tcp", lanes: &["tcp"] },
 ];
 
-/// The set with the provider name of an info.
+/// The set of this name, which is the provider name (`prov_name`) in the set's infos.
 pub fn get(name: Option<&str>) -> Result<&'static dyn Provider> {
     match SETS.iter().find(|set| Some(set.name) == name) {
         Some(set) => Ok(set),
@@ -41,7 +41,8 @@ pub fn candidates(ask: &Ask<'_>, wanted: impl Fn(&str) -> bool) -> Vec<Info> {
     SETS.iter().filter(|set| wanted(set.name)).flat_map(|set| set.candidates(ask)).collect()
 }
 
-/// The address for the node and the service of a request; `None` if neither is given.
+/// The address for the node and the service of a request; `None` if the request has neither. `default_ip_of`: the IP address
+/// for a request without a node.
 fn address_of(ask: &Ask<'_>, default_ip_of: impl FnOnce() -> IpAddr) -> Result<Option<String>> {
     if let Some(whole) = ask.service.filter(|s| s.contains("://")) {
         return match whole.starts_with(SCHEME) {
@@ -78,6 +79,7 @@ impl LaneSet {
     /// The IP address at which an endpoint listens if the program gives none: the address of its device, or else of the
     /// lane that listens on ports.
     fn default_ip(&self, info: &Info) -> IpAddr {
+        // Any port will do, because only the IP address of the answer is used.
         let ask = Ask { node: None, service: Some("1"), source: true, domain: None, near: None };
         let by_ports = self.providers().unwrap_or_default().into_iter().flat_map(|p| p.candidates(&ask)).filter_map(|info| info.src_addr);
         let mut found =
@@ -85,7 +87,8 @@ impl LaneSet {
         found.next().map_or(IpAddr::V4(Ipv4Addr::LOCALHOST), |at| at.ip())
     }
 
-    /// Returns one info per device with the device's address, if a lane has devices; otherwise one info.
+    /// Returns one info per device with the device's address, if a lane has devices; otherwise one info. Fails if one of the
+    /// lanes offers nothing on this host.
     fn infos(&self, near: Option<&str>) -> Result<Vec<Info>> {
         let mut all: Vec<Option<Info>> = vec![None];
         for provider in self.providers()? {
@@ -122,7 +125,8 @@ impl LaneSet {
     }
 }
 
-/// Reduces an info to the attributes that it has in common with one more lane. The lane with a device gives the domain
+/// Adds one more lane to the info of a set. Capabilities, orders, modes and limits become those that all lanes have; paths
+/// and the reach (`LOCAL_COMM`, `REMOTE_COMM`) become those of all lanes together. The lane with a device gives the domain
 /// its name and address.
 fn join(all: Option<Info>, lane: Info, reach: Reach) -> Info {
     let has_device = reach == Reach::Devices;

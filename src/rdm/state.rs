@@ -28,18 +28,21 @@ pub struct State {
     /// Present on an endpoint of type MSG, which has one peer and no address vector.
     pub connection: Option<Box<Connection>>,
     pub closed: bool,
-    /// Receives may name a source (`GDRFAB_DIRECTED_RECV`); otherwise they take messages from any source.
+    /// Receives may name a source (`GDRFAB_DIRECTED_RECV`). Otherwise a source that a receive names is ignored, and the
+    /// receive takes messages from any source.
     pub directed: bool,
-    /// Sends complete on delivery unless they are injected (`GDRFAB_DELIVERY_COMPLETE` by default).
+    /// The endpoint's default flags contain `GDRFAB_DELIVERY_COMPLETE`: a send completes when the message is delivered. An
+    /// injected send has no such completion.
     pub deliver: bool,
-    /// The fast path (`transfer/fast`) may be taken: `fast_send` by sends, `fast_recv` by tagged receives and arriving
-    /// messages, `fast_untagged` by untagged receives.
+    /// `settle_fast` has found that operations may take the fast path (`transfer/fast`, `transfer/fast_arrive`).
+    /// `fast_send`: sends. `fast_recv`: tagged receives and arriving messages. `fast_untagged`: untagged receives.
     pub fast_send: bool,
     pub fast_recv: bool,
     pub fast_untagged: bool,
-    /// A receive that is posted without flags writes an entry.
+    /// A receive that is posted without flags writes a completion entry.
     pub entry_by_default: bool,
-    /// The `gdrfab_cq_read` that drives this endpoint at present, if any. Entries of messages go into its array.
+    /// The array of the `gdrfab_cq_read` call that drives this endpoint at present, if any. Entries of arriving messages
+    /// go straight into this array.
     pub reader: CqReader,
     pub peers: Peers,
     pub matching: Matching,
@@ -47,14 +50,15 @@ pub struct State {
     pub ops: Ops,
     pub lanes: Lanes,
     pub listeners: Listeners,
-    /// Lanes whose peers broke the protocol, by `Link::number`, with the error. The end of the turn disconnects them.
+    /// Peers that broke the protocol: the `Link::number` of the peer's lane, and the error. The end of the turn disconnects
+    /// these peers.
     pub violations: Vec<(usize, Error)>,
-    /// Regions of offers that are over for this side, until they are closed.
+    /// Regions of offers that the peer has answered or that this side has revoked, until the regions are closed.
     pub exposed: ExposedRegions,
     /// Number of block lists, or parts of lists, that lanes are moving.
     pub lists: usize,
     pub user_copy: Arc<UserCopy>,
-    /// The earliest deadline of anything outstanding; 0 if there is none.
+    /// The earliest deadline of anything outstanding, as an absolute time in nanoseconds; 0 if there is none.
     pub earliest: u64,
     pub turns: Turns,
     pub reports: Reports,
@@ -68,8 +72,8 @@ impl State {
         self.peers.with_work().chain(self.lanes.connecting_peers()).collect()
     }
 
-    /// True if this side still has to send something that the program believes sent: an injected message, or the answer
-    /// to an offer that was read.
+    /// True if something is unfinished that the program takes for finished: an injected operation, or a parcel without a
+    /// message that waits for room in a connected lane, for example the answer to an offer that was read.
     pub fn has_unsent_promises(&self) -> bool {
         self.ops.each().any(|(_, op)| matches!(op, Op::Offered { completion, .. } | Op::Rma { completion, .. } if completion.silent))
             || self
@@ -104,10 +108,13 @@ impl State {
         }
     }
 
+    /// The deadline of an operation, from the operation's own timeout or else from the endpoint's option. Progress enforces
+    /// the deadline from now on (`note_deadline`).
     pub fn deadline(&mut self, c: &Common) -> u64 {
         self.note_timeout(if c.timeout_ns != 0 { c.timeout_ns } else { self.options.deadline_ns })
     }
 
+    /// As `deadline`, for a receive.
     pub fn recv_deadline(&mut self, c: &Common) -> u64 {
         self.note_timeout(if c.timeout_ns != 0 { c.timeout_ns } else { self.options.recv_deadline_ns })
     }
@@ -128,14 +135,15 @@ impl State {
         }
     }
 
-    /// Wakes the threads that sleep on the endpoint, because a new descriptor has to be watched or work has come up.
+    /// Wakes the threads that sleep on the endpoint, if any. Callers use this method when a new descriptor has to be watched,
+    /// or when work has come up.
     pub fn wake(&self) {
         if self.sleepers > 0 {
             self.bind.rouse();
         }
     }
 
-    /// The error of a call after the connection has ended.
+    /// The error of a call after the connection has ended or the endpoint was shut down.
     #[cold]
     pub fn shut_error(&self) -> Error {
         match self.connection.as_ref().and_then(|connection| connection.ended_by.as_ref()) {

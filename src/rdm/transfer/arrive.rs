@@ -23,10 +23,10 @@ struct LaneSink<'a> {
     link: &'a Link,
     /// The lane has brought something in this poll.
     progressed: bool,
-    /// A message without a receive may stay with the lane if a receive was filled just before, because the program is
+    /// In this poll, a message without a receive may stay with the lane if a receive was filled just before: the program is
     /// about to post the next receive, and a message that need not be stored costs half as much.
     may_defer: bool,
-    /// At this moment, a message without a receive stays with the lane.
+    /// A receive was filled just before, so the next message without a receive stays with the lane.
     defers: bool,
 }
 
@@ -68,7 +68,7 @@ impl Taker for LaneSink<'_> {
 }
 
 impl State {
-    /// True if the lane brought something or is working on something.
+    /// Polls a lane and handles the parcels. True if the lane brought something or is working on something.
     #[inline(always)]
     pub fn poll_lane(&mut self, id: Id, link: &Link, force: bool) -> bool {
         // Nothing is deferred when a thread is about to sleep or a deadline is set, because both rely on nothing being
@@ -97,8 +97,8 @@ impl State {
         lanes.iter().for_each(|(id, link)| self.drain_lane(*id, link));
     }
 
-    /// Handles a parcel. False if the parcel broke the protocol: the parcel stays with the lane, and `violations` has the
-    /// reason.
+    /// Handles a parcel. False if the parcel breaks the protocol: then the parcel stays with the lane, and `violations` gets
+    /// the reason.
     pub fn on_parcel(&mut self, id: Id, link: usize, parcel: &dyn Parcel) -> bool {
         match self.handle(id, link, parcel) {
             Ok(()) => true,
@@ -179,10 +179,10 @@ impl State {
         Ok(())
     }
 
-    /// Handles a peer's WITHDRAW. An offer whose read the lane has, or which a peek has claimed, stays until that read
-    /// ends.
+    /// Handles a peer's WITHDRAW. If the lane has the read of the offer, the offer stays until the read ends. If a peek has
+    /// claimed the offer, the offer stays until the program receives or discards it.
     pub fn on_withdraw(&mut self, id: Id, number: u64) {
-        // An offer that is finished has no state any more; the answer DONE to it is on the way.
+        // An offer that is finished has no state any more; its answer DONE is on the way.
         match self.peers.get_mut(id).and_then(|p| p.offer_state(number)) {
             Some(OfferState::Unmatched { tagged, at }) => {
                 let removed = self.matching.remove_offer(tagged, at, id, number);
@@ -223,7 +223,7 @@ impl State {
                     if status == Code::None { Ok(()) } else { Err(read_failure(&self.user_copy, status, &pieces)) },
                 );
             }
-            // This side took the offer back; the offer's entry may wait only for this answer.
+            // This side took the offer back. The offer's completion entry is written now if the entry still waits.
             _ => {
                 if let Some((completion, why)) = self.exposed.answered(number) {
                     self.reports.finish(&self.bind, &completion, if status == Code::None { Ok(()) } else { Err(why) });

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Cancelling: a receive, an operation or an offer ends before a message or the peer ends it, because the program cancels it or because
-//! its deadline has passed.
+//! Cancelling: ends a receive before a message fills it, or an operation before the peer completes it, because the program
+//! cancels it. Also takes offers back, for the same reason or because a deadline has passed.
 
 use crate::error::{Code, Error, Result, errno};
 use crate::prov::flags;
@@ -103,8 +103,9 @@ impl State {
     }
 }
 
-/// The order in which operations with one context are cancelled: number of posting (0 for parts of a list), whether the
-/// operation has started, its number or its index in the peer's queue, and the peer of that queue.
+/// The order in which operations with one context are cancelled. The fields: number in the order of posting (0 for block
+/// lists); whether the operation has started; the operation's number if it has, otherwise its index in the peer's queue; and
+/// the peer of the queue (0 if the operation has started).
 type CancelOrder = (u64, bool, u64, Id);
 
 fn earlier(one: Option<CancelOrder>, other: Option<CancelOrder>) -> Option<CancelOrder> {

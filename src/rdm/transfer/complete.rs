@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Ends operations and receives: tells the parts, and reports to the program.
+//! Ends operations and receives: changes the parts, and reports the end to the program.
 
 use crate::error::Error;
 use crate::rdm::memory::lane_domains::Domain;
@@ -48,7 +48,7 @@ impl State {
         }
     }
 
-    /// Closes regions that were busy, and fails the offers that have ended by that.
+    /// Tries again to close busy regions. The revoked offers that have ended by now get their error entries.
     pub fn retry_closes(&mut self, domain: &Domain, now: u64) {
         if self.exposed.is_closing() {
             for (completion, why) in self.exposed.retry(domain, now) {

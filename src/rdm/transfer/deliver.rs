@@ -73,8 +73,8 @@ impl State {
         }
     }
 
-    /// Puts a message into a receive. `position`: the position of the receive, if another message may fill the receive
-    /// after the sender has taken this one back.
+    /// Puts a message into a receive. `position`: the position to which the receive may return if the sender takes the message
+    /// back before it was read; `None` if the receive fails in this case.
     pub(in crate::rdm) fn deliver(
         &mut self,
         message: Unexpected,
@@ -118,8 +118,8 @@ impl State {
         }
     }
 
-    /// Queues the read of an offered message into its receive, as far as the message fits. `link`: the lane by which the
-    /// message was offered, if the offer was stored meanwhile.
+    /// Queues the read of an offered message into its receive, as far as the message fits. `link`: the number of the link by
+    /// which the message was offered, if the offer was stored since; `None` if the offer is arriving now.
     #[allow(clippy::too_many_arguments)]
     pub fn read_offer(
         &mut self,
@@ -172,8 +172,8 @@ impl State {
         }
     }
 
-    /// Gives a receive another message, or posts it again, because the sender has taken back the message that the receive
-    /// was matched with.
+    /// Gives a receive another stored message, or posts the receive again at its old position, because the sender has taken
+    /// back the message that the receive was matched with.
     fn repost_unmatched(&mut self, recv: Recv, (number, want): RecvPosition, from: Id) {
         // The sender's index may have changed since the receive was posted.
         let source = self.peers.get_mut(from).map(|p| p.source).filter(|_| want.source != UNSPEC).unwrap_or(UNSPEC);
@@ -207,8 +207,8 @@ impl State {
     }
 }
 
-/// Copies the first `len` bytes by way of a buffer. The caller uses this function only for short messages, whose memory
-/// is known to be there.
+/// Copies the first `len` bytes by way of a buffer. The caller uses this function only for short messages: host memory is
+/// read and written directly, without system calls, so both of the program's buffers have to be there.
 fn copy_short((here, from): (Site, &[Iov]), (there, to): (Site, &[Iov]), len: usize) -> Result<()> {
     let mut bytes = zeroed(len)?;
     load(here, from, 0, &mut bytes)?;
@@ -220,7 +220,7 @@ pub fn sender_gone() -> Error {
 }
 
 /// The error of a message that the receiver could not read. If memory of this side is missing, the error says so;
-/// otherwise it gives the receiver's reason.
+/// otherwise the error gives the receiver's reason.
 #[cold]
 pub(in crate::rdm) fn read_failure(user: &UserCopy, code: Code, pieces: &Pieces) -> Error {
     if code == Code::Fault

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The fast path of small messages and of receives that the program posts. Each function checks all conditions before it
-//! changes anything. If a function declines, `send` or `recv` handles the operation.
+//! The fast path of posting: small messages that the program sends, and receives. Each function checks all conditions before
+//! it changes anything. If a function declines (returns false), `send` or `recv` handles the operation.
 
 use crate::prov::av::UNSPEC;
 use crate::prov::flags;
@@ -18,7 +18,8 @@ use crate::rdm::wire::parcel::Label;
 
 impl State {
     /// Sends a short message from one piece of host memory, if nothing waits to be sent before it. `WORDS` is the number
-    /// of words of the parcel: first word, tag, data, in this order. False if nothing was done.
+    /// of words of the parcel: first word, tag, data, in this order. `how` is the flags of the operation. False if nothing
+    /// was done.
     #[inline(always)]
     pub fn send_fast<const WORDS: usize>(&mut self, one: &One, how: u64) -> bool {
         let special = how & (flags::FENCE | flags::DELIVERY_COMPLETE) != 0;
@@ -51,7 +52,8 @@ impl State {
     }
 
     /// Posts a receive into one piece of host memory, or fills the receive at once from an unexpected message whose bytes
-    /// have arrived. False if nothing was done.
+    /// have arrived. `TAG`: the receive has a tag (`one.key`), of which the bits `ignore` are ignored. False if nothing was
+    /// done.
     #[inline(always)]
     pub fn recv_fast<const TAG: bool>(&mut self, domain: &Domain, one: &One, ignore: u64) -> bool {
         let fast = if TAG { self.fast_recv } else { self.fast_untagged };

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The fast path of small messages that arrive, from a lane's ring into a receive and the program's completion queue. Each
+//! The fast path of small messages that arrive: from a lane straight into a receive and the program's completion queue. Each
 //! function checks all conditions before it changes anything. If a function declines, `arrive` handles the message.
 
 use crate::prov::queue::Completion;
@@ -21,15 +21,16 @@ pub enum FastOutcome {
     Filled,
     /// No receive fits; the message is stored as unexpected.
     Stored,
-    /// No receive fits; the message stays with the lane for now.
+    /// No receive fits; the message stays with the lane for now, because a receive is expected or there is no memory to
+    /// store the message.
     Deferred,
     /// The fast path does not apply; nothing was done.
     Declined,
 }
 
 impl State {
-    /// Delivers an eager message to the receive that fits. Without such a receive, the message is stored, or left with
-    /// the lane if `defer` is set.
+    /// Delivers an eager message to the receive that fits. Without such a receive, the message is stored; the message is left
+    /// with the lane if `defer` is set or memory is missing.
     #[inline(always)]
     pub fn on_fast<P: Parcel + ?Sized>(&mut self, id: Id, link: usize, parcel: &P, defer: bool) -> FastOutcome {
         let first = parcel.word(0);

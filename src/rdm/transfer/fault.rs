@@ -31,7 +31,7 @@ impl FaultInjection {
 
 impl State {
     /// Starts the plan of a peer whose lane is connected now, with the operations that waited for the lane. False if the
-    /// plan ends the lane: the caller loses it.
+    /// plan ends the lane: the caller then calls `lose`.
     #[cold]
     pub fn begin_faults(&mut self, domain: &Domain, id: Id) -> bool {
         if let Some(peer) = self.peers.get_mut(id) {
@@ -41,7 +41,7 @@ impl State {
     }
 
     /// Applies the plan to the operations that wait for a peer, from index `from` on. False if the plan ends the lane: the
-    /// caller loses it.
+    /// caller then calls `lose`.
     #[cold]
     pub fn apply_faults(&mut self, id: Id, from: usize) -> bool {
         let Some(peer) = self.peers.get_mut(id).filter(|p| p.ready().is_some()) else { return true };
@@ -56,8 +56,8 @@ impl State {
         true
     }
 
-    /// Posts an accepted receive, or delays it if the plan says so. If the plan ends the lane, returns the peer that the
-    /// caller loses, and the receive, which fails then.
+    /// Posts an accepted receive, or delays it if the plan says so. If the plan ends the lane, returns the peer, for which the
+    /// caller then calls `lose`, and the receive, which the caller fails.
     #[cold]
     pub fn post_faulty(&mut self, from: Option<Id>, want: RecvFilter, recv: Recv) -> Result<Option<(Id, Recv)>> {
         let peer = from.or(self.connection.is_some().then_some(ONLY_PEER)).and_then(|id| self.peers.get_mut(id));
@@ -72,7 +72,7 @@ impl State {
             Verdict::Hold(until) => until,
             Verdict::Go => 0,
         };
-        // A receive waits at least as long as the receive delayed before it, so that the order stays.
+        // A receive waits at least as long as the receive delayed before it, so that receives are posted in order.
         let before = faults.delayed.back().map_or(0, |delayed| delayed.until);
         if until | before == 0 {
             return self.post_recv(want, recv).map(|()| None);
@@ -94,9 +94,10 @@ impl State {
         }
     }
 
-    /// Posts delayed receives after a peer is gone, while index `source` still stands for the peer: those that an
-    /// unexpected message of this peer would fill, in their order. Receives from any source are included if they stand
-    /// before a receive from this peer. Other delayed receives stay.
+    /// Posts delayed receives for the stored messages of a peer that is gone, in order and while the index `source` still
+    /// stands for the peer. A delayed receive is posted if a stored message of the peer would fill it, and if it either names
+    /// the peer, or names no peer and stands before a receive that names the peer. On a connected endpoint the position does
+    /// not matter. All other delayed receives stay delayed.
     #[cold]
     pub fn post_delayed_for(&mut self, id: Id, source: u64) {
         let is_only = self.connection.is_some();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Block lists. The peer's lane moves them as it does on a connected endpoint.
+//! Block lists. The peer's lane moves a list as a connected endpoint of the lane's provider does.
 
 use crate::error::{Code, Error, Result, errno};
 use crate::prov::bind::PART;
@@ -12,8 +12,8 @@ use crate::rdm::peers::peer::{CompletionInfo, Phase};
 use crate::rdm::state::State;
 
 impl State {
-    /// Has the lane move a list, if the lane can. Without a lane this side dials the peer first, but only once per list.
-    /// If the dial fails, the list is posted piece by piece, so that each piece is checked and fails for itself.
+    /// Lets the lane move a list, if the lane can. Without a lane this side dials the peer first, but only once per list.
+    /// If the dial fails, the caller posts the list piece by piece, so that each piece is checked and fails for itself.
     pub fn list(&mut self, domain: &Domain, dir: Dir, list: &List, c: &Common) -> Result<Native> {
         self.check_enabled()?;
         let id = self.route(c.peer)?;
@@ -61,7 +61,7 @@ impl State {
         }
     }
 
-    /// Has the lane move a part of a list. Returns the number of runs (consecutive blocks that adjoin) that the lane
+    /// Lets the lane move a part of a list. Returns the number of runs (consecutive blocks that adjoin) that the lane
     /// took.
     pub fn list_part(&mut self, domain: &Domain, dir: Dir, runs: &[Run], pairs: &[Pair], c: &Common) -> Result<usize> {
         self.check_enabled()?;

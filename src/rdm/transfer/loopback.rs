@@ -64,8 +64,8 @@ impl Regions {
     }
 }
 
-/// Copies as many bytes as both pieces have. System calls copy host memory, because its pages may be missing. The driver
-/// copies device memory, by way of a buffer of the library if the other side does not have the same driver.
+/// Copies as many bytes as both pieces have. Host memory is copied by system calls, because its pages may be missing. Device
+/// memory is copied by the driver, and by way of a buffer of the library if the other side does not have the same driver.
 fn copy(user: &UserCopy, (there, to): (Site, Iov), (here, from): (Site, Iov)) -> Result<()> {
     let len = to.len().min(from.len());
     if there.is_host() && here.is_host() {
@@ -93,7 +93,7 @@ fn copy(user: &UserCopy, (there, to): (Site, Iov), (here, from): (Site, Iov)) ->
 /// Memory at one site, in pieces.
 type SitePieces<I> = (Site, I);
 
-/// Copies between `local`, from byte `at` on, and the pieces of `remote`. No buffer for all bytes is needed in between.
+/// Copies between `local`, from byte `at` on, and the pieces of `remote`, piece by piece and without a buffer for all bytes.
 pub(in crate::rdm) fn copy_pieces(
     user: &UserCopy,
     dir: Dir,

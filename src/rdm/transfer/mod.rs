@@ -1,14 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Messages and operations: sending, receiving, RMA, atomics and lists, and the progress that drives them.
 //!
-//! The input is calls of the program and whatever the lanes bring. The output is parcels and operations on the lanes, and
-//! entries in the program's queues. Read `send` and `recv` first, where operations and receives are posted, then
+//! The input is calls of the program, and parcels and results of the lanes. The output is parcels and operations on the
+//! lanes, and entries in the program's queues. Read `send` and `recv` first, where operations and receives are posted, then
 //! `progress`. `arrive` takes the parcels of the lanes, `deliver` brings a message into its receive, `results` takes the
-//! results of the lanes, and `complete` writes the entries. `fast` and `fast_arrive` are the short way of small messages,
-//! `cancel` ends operations early, and `probe` carries out PEEK, CLAIM and DISCARD. `loopback` copies from an endpoint to
-//! itself, `atomic` and `list` hand their operations to the lane, and `fault` is fault injection. Most functions are
-//! methods of `state::State`. They call each other in one direction: `progress` and the posting functions stand at the
-//! top, below them `connect`, then `arrive` and `results`, then `deliver`, and `complete` at the bottom.
+//! results of the lanes, and `complete` ends operations and receives. `fast` and `fast_arrive` are the short way of small
+//! messages, `cancel` ends operations early, and `probe` carries out PEEK, CLAIM and DISCARD. `loopback` copies from an
+//! endpoint to itself, `atomic` and `list` hand their operations to the lane, and `fault` is fault injection.
+//!
+//! Most functions are methods of `state::State`. A file calls only methods of files below it: `progress` and the files that
+//! post stand at the top, below them the folder `connect`, then `arrive` and `results`, then `deliver`, and `complete` at
+//! the bottom.
 
 pub mod arrive;
 pub mod atomic;

@@ -43,8 +43,8 @@ impl State {
     fn poll_lanes(&mut self, force: bool) {
         if let [(id, link)] = self.lanes.ready() {
             let (id, link) = (*id, Arc::as_ptr(link));
-            // SAFETY: handling parcels neither connects nor ends a lane, so the only entry of `ready`, which owns the
-            // link, stays where the entry is.
+            // SAFETY: handling parcels neither connects nor ends a lane, so `ready` keeps its only entry, which owns a
+            // reference to the link.
             self.poll_lane(id, unsafe { &*link }, force);
             return;
         }
@@ -72,8 +72,8 @@ impl State {
     fn poll_slot(&mut self, slot: usize, force: bool) -> bool {
         let Some((id, link)) = self.lanes.ready().get(slot) else { return false };
         let (id, link) = (*id, Arc::as_ptr(link));
-        // SAFETY: handling parcels neither connects nor ends a lane, so `ready` keeps its reference to the link, even if the entry moves to
-        // another index.
+        // SAFETY: handling parcels neither connects nor ends a lane, so `ready` keeps its reference to the link, even if the
+        // entry moves to another index.
         let link = unsafe { &*link };
         let progressed = self.poll_lane(id, link, force);
         if progressed {
@@ -84,8 +84,8 @@ impl State {
         progressed
     }
 
-    /// Carries out the work that parcels and results have queued while no lane could be touched: disconnects peers that
-    /// broke the protocol, posts reads, sends, and closes regions.
+    /// Carries out the work that parcels and results have queued, because no lane may be touched while parcels are handled:
+    /// disconnects peers that broke the protocol, posts reads, sends, and closes regions.
     #[inline(always)]
     pub fn run_queued_work(&mut self, domain: &Domain) {
         let rest = self.violations.len() | self.peers.queued() | self.exposed.returned() | self.lists;
@@ -114,7 +114,8 @@ impl State {
         self.exposed.close_returned(domain);
     }
 
-    /// Polls rare matters: callers, lanes that are being connected, events, deadlines, delayed receives.
+    /// Polls rare matters: callers, lanes that are being connected, events, peers that are dialed again, lanes and regions
+    /// that could not be closed yet, delayed receives, deadlines.
     #[cold]
     fn poll_rare(&mut self, domain: &Domain, force: bool) {
         if self.listeners.is_due() || force {
@@ -159,7 +160,7 @@ impl State {
             )
             .map(|(n, _)| n)
             .collect();
-        // Only reads that were not posted yet are checked, because the lanes enforce the deadlines of the others.
+        // Only reads that were not posted yet are checked, because the lanes enforce the deadlines of posted reads.
         let mut reads = self.peers.queued_reads().collect::<Vec<u64>>();
         reads.retain(|n| matches!(self.ops.get(*n), Some(Op::Reading { recv, .. }) if is_late(recv.deadline())));
         let receives = self.matching.take_receives(usize::MAX, |recv| is_late(recv.deadline()));
@@ -181,8 +182,8 @@ impl State {
         }
     }
 
-    /// Sends what the program believes sent (injected messages and answers to offers), for at most the configured time
-    /// `close_ms`.
+    /// Makes progress until everything is finished that the program takes for finished (`has_unsent_promises`), but no
+    /// longer than the configured time `close_ms`.
     pub fn flush_promised(&mut self, domain: &Domain) {
         let until = time::now_ns() + crate::config::get().close_ms * 1_000_000;
         while self.has_unsent_promises() && time::now_ns() < until {

@@ -86,8 +86,8 @@ impl State {
         }
     }
 
-    /// Handles what a peer has sent since its offer, if the oldest message that fits is that offer, because the peer may
-    /// have taken the offer back.
+    /// If the oldest message that fits is an offer, handles everything that its sender has sent since, because the sender
+    /// may have taken the offer back.
     fn drain_before_match(&mut self, tagged: bool, want: &RecvFilter) {
         let polls_lanes = self.reports.polls_lanes();
         let space = self.matching.space(tagged);
@@ -100,7 +100,7 @@ impl State {
         }
     }
 
-    /// Posts the queued reads, as far as the lanes have room.
+    /// Posts the queued reads of offers on their lanes, as far as the lanes have room.
     pub fn post_reads(&mut self, domain: &Domain) {
         for id in self.peers.take_reading() {
             if self.post_reads_of(domain, id) {

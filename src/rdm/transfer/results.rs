@@ -51,6 +51,8 @@ impl State {
         }
     }
 
+    /// Ends an RMA operation, an atomic or a block list with its result. The peer's waiting operations are tried again,
+    /// because a fence may have waited for this end.
     pub fn rma_ended(&mut self, number: u64, error: Option<Error>) {
         let Some(Op::Rma { peer: id, completion, .. }) = self.ops.take(number) else { return };
         if let Some(peer) = self.peers.get_mut(id) {

@@ -24,7 +24,7 @@ use crate::rdm::wire::parcel::{Label, ParcelWords, eager};
 use crate::sys::time;
 use std::sync::Arc;
 
-/// Result of an attempt to start an operation.
+/// Result of an attempt to start an operation. A blocked operation stays in the peer's queue, and a later turn tries again.
 enum StartOutcome {
     Started,
     Blocked,
@@ -159,7 +159,8 @@ impl State {
         }
     }
 
-    /// Starts the operations that wait for a peer, as far as the lane has room.
+    /// Sends the parcels without message and then starts the operations that wait for a peer, as far as the lane has room.
+    /// If the peer has no lane, dials the peer.
     pub fn flush(&mut self, domain: &Domain, id: Id) {
         if self.peers.get_mut(id).is_some_and(|p| matches!(p.phase, Phase::Unconnected) && !p.waiting.is_empty()) {
             self.dial(domain, id, 0);
@@ -194,8 +195,8 @@ impl State {
         }
     }
 
-    /// Starts an operation: sends a message at once, offers it, or posts RMA on the lane. Blocked if the lane has no
-    /// room, or credit or quota is missing.
+    /// Starts an operation: sends a message at once, offers it, or posts RMA on the lane. Blocked if the lane has no room, if
+    /// credit or quota is missing, while a fence waits for earlier operations, or while fault injection delays the operation.
     fn start(&mut self, domain: &Domain, id: Id, link: &Arc<Link>, w: &mut PendingOp) -> StartOutcome {
         let sleepers = self.sleepers;
         let Some(peer) = self.peers.get_mut(id) else { return StartOutcome::Blocked };
@@ -209,8 +210,8 @@ impl State {
         let (label, not_offered) = (*label, offered.is_none());
         let fits_eager = w.site.is_host() && w.completion.len <= link.eager_max && w.flags & flags::DELIVERY_COMPLETE == 0;
         let has_credit = fits_eager && not_offered && peer.credit.may_send(w.completion.len);
-        // A message waits for credit only if somebody will call progress. An injected message has no entry for which the
-        // program would do so, and a sleeping thread does not do so either.
+        // A message waits for credit only if the program will make progress meanwhile. After an injected message the program
+        // may make none, because it expects no entry, and a sleeping thread makes none either.
         if fits_eager && not_offered && !has_credit && w.owned.is_none() && sleepers == 0 && peer.credit.is_worth_waiting() {
             return StartOutcome::Blocked;
         }
@@ -279,8 +280,8 @@ impl State {
         };
         let timeout_ns = time::left(w.completion.deadline);
         let number = self.ops.add(Op::Rma { peer: id, completion: w.completion, _owned: None });
-        // COMPLETION makes the lane write an entry when the operation is complete. The lane also copies the bytes of an
-        // injected operation during the call.
+        // COMPLETION makes the lane write an entry when the operation is complete. For an injected operation, the flag
+        // INJECT makes the lane copy the bytes during the call as well.
         let how = w.flags & flags::OP_FLAGS & !flags::MORE | flags::COMPLETION;
         let c = Common { context: number as usize, flags: how, desc: descs[0], timeout_ns, ..Common::default() };
         let posted = match &w.kind {
@@ -332,7 +333,7 @@ impl PendingOp {
         expose(domain, lane, self.pieces.as_slice(), self.site, &self.descs)
     }
 
-    /// Replaces the program's buffers by a copy of their bytes, if `inject` is set and no copy exists yet.
+    /// Replaces the program's buffers by a copy that the operation owns, if `inject` is set and no copy exists yet.
     fn take_copy(&mut self, inject: bool) -> Result<()> {
         if !inject || self.owned.is_some() {
             return Ok(());
@@ -347,8 +348,8 @@ impl PendingOp {
     }
 }
 
-/// Memory exposed to a peer: the regions to close afterwards, with the index of the lane, and the pieces as the peer is
-/// told of them.
+/// Memory that is exposed to a peer: the regions to close afterwards, each with the index of the lane; and the address,
+/// length and key of each piece, of which the peer is told.
 type Exposed = (Vec<(usize, RegionId)>, Vec<RmaIov>);
 
 /// Exposes the pieces of a message to the peer of a lane.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The array that a program passes to read its completion queue. A read of an empty queue drives the endpoint. The
+//! The array that a program passes to `gdrfab_cq_read`. A read of an empty queue makes progress on the endpoint, and the
 //! entries of messages that arrive meanwhile go straight into the array, not through the queue.
 
 use crate::prov::ops::{CqFormat, put_from};
@@ -24,7 +24,8 @@ impl CqReader {
         CqReader { queue: std::ptr::null(), format: CqFormat::Context, buf: std::ptr::null_mut(), capacity: 0, count: 0 };
 
     /// # Safety
-    /// Until `end`, `buf` holds `capacity` entries of the format, and the queue is open, has no locks, and is used by nobody else.
+    /// Until `end`, `buf` holds `capacity` entries of the format, and the queue is open, has no locks, and is used by nobody
+    /// else.
     #[inline(always)]
     pub unsafe fn begin(&mut self, queue: *const Queue, format: CqFormat, buf: *mut c_void, capacity: usize) {
         *self = CqReader { queue, format, buf, capacity, count: 0 };

@@ -31,8 +31,8 @@ impl Domain {
             (ids, local)
         };
         local.users.shut();
-        // All lanes refuse new accesses before an error is returned. After one lane was busy, the others only try,
-        // without waiting.
+        // Every lane is asked to close the region before an error is returned, so that all lanes refuse new accesses. After
+        // one lane was busy, the lanes behind it do not wait for their peers.
         let mut shut = if local.site().is_host() { Ok(()) } else { self.close_cached(id.generation) };
         for (at, lane) in self.lanes.iter().enumerate() {
             if let Some(lane_region) = ids.get(at).copied().flatten() {
@@ -79,6 +79,7 @@ impl prov::Domain for Domain {
     }
 
     fn rails(&self, words: Option<&str>) -> Result<RailList> {
+        // The first lane whose provider has rails answers.
         let has_none = |answer: &Result<RailList>| answer.as_ref().is_err_and(|e| e.errno == errno::ENOPROTOOPT);
         let answers: Vec<_> = self.lanes.iter().map(|lane| lane.domain.rails(words)).collect();
         let which = answers.iter().position(|answer| !has_none(answer)).unwrap_or(0);

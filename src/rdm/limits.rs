@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Limits of connectionless endpoints: sizes that discovery reports and posting checks, and bounds on the memory that peers can take.
+//! Limits of connectionless endpoints: sizes that discovery reports and posting checks, and bounds on the memory that peers
+//! can take.
 
 /// `tx_size` and `rx_size` that discovery reports. The queues grow beyond these sizes.
 pub const QUEUE_SIZE: usize = 65536;

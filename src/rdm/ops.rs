@@ -172,7 +172,8 @@ unsafe fn turn(_: *const EpHead, _: &Queue, _: *mut c_void, _: usize) -> isize {
 /// straight into the program's array.
 ///
 /// # Safety
-/// As for [`crate::prov::ops::ReadSole`]: queue and endpoint are open, the array holds `count` entries, and nothing has locks.
+/// As for [`crate::prov::ops::ReadSole`]: queue and endpoint are open, the array holds `count` entries, and nothing has
+/// locks.
 unsafe extern "C" fn read_sole<E: Entry>(cq: *const CqHead, buf: *mut c_void, count: usize, ep: *const EpHead) -> isize {
     // SAFETY: the caller promises that queue and endpoint are open and without locks, and that `buf` holds `count` entries.
     // `Endpoint::dispatch` set the head's pointer to this endpoint.

@@ -78,7 +78,8 @@ impl ExposedRegions {
         self.busy.extend(std::mem::take(&mut self.returned).into_iter().filter(|region| domain.release_is_busy(*region)));
     }
 
-    /// Tries again to close some of the busy regions, and to end some of the revoked offers. Returns the offers that have ended.
+    /// Tries again to close some of the busy regions, and to end some of the revoked offers, unless the pause is not over.
+    /// Returns the offers that have ended.
     pub fn retry(&mut self, domain: &Domain, now: u64) -> Vec<EndedOffer> {
         if now < self.retry_at {
             return Vec::new();

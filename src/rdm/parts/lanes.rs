@@ -43,8 +43,8 @@ pub struct Lanes {
     unlisted: usize,
     counted_at: u64,
     /// `results`: completion queue for the operations that the lanes carry out. `list_ends`: queue for the results of
-    /// block lists. `events`: event queue of the lanes.
-    /// `drivers`: the threads that make progress on the endpoints of the domain.
+    /// block lists. `events`: event queue of the lanes. `drivers`: the threads that make progress on the endpoints of the
+    /// domain.
     results: Arc<Queue>,
     list_ends: Arc<Ends>,
     events: Arc<EventQueue>,
@@ -108,7 +108,7 @@ impl Lanes {
         self.ready.push(id, link.clone());
     }
 
-    /// Forgets a lane. The lane is closed as soon as the provider permits.
+    /// Ends a lane: the lane leads to no peer any more, and is closed as soon as the provider permits.
     pub fn end(&mut self, link: &Arc<Link>) {
         if link.unlisted_since() != 0 {
             self.unlisted = self.unlisted.saturating_sub(1);
@@ -166,8 +166,8 @@ impl Lanes {
         self.ready.iter().chain(&self.connecting).map(|(_, link)| &**link)
     }
 
-    /// Drives some of the lanes that are being connected. Each poll starts at another lane, so that peers that dial and then stay silent
-    /// do not delay the others.
+    /// Drives some of the lanes that are being connected, or all if `force` is set. Each poll starts at another lane, so that
+    /// peers that dial and then stay silent do not delay the others.
     pub fn poll_connecting(&mut self, force: bool) {
         self.polls = self.polls.wrapping_add(1);
         let (all, most) = (self.connecting.len(), if force { usize::MAX } else { CONNECTING_PER_POLL });

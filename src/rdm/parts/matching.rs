@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Posted receives and unexpected messages of one endpoint, tagged and untagged; messages that a peek has claimed; and buffers for
-//! several messages (`GDRFAB_MULTI_RECV`), each of whose messages takes the next part of the buffer.
+//! Posted receives and unexpected messages of one endpoint, tagged and untagged; messages that a peek has claimed; and
+//! multi-receive buffers (`GDRFAB_MULTI_RECV`). Each message in such a buffer takes the next part of the buffer.
 
 use crate::error::Error;
 use crate::prov::av::UNSPEC;
@@ -10,7 +10,7 @@ use crate::rdm::peers::peer::{Id, UNKNOWN};
 use crate::rdm::peers::unexpected::Unexpected;
 use std::collections::{HashMap, HashSet};
 
-/// A matcher. The tagged messages have one, and the untagged messages have another.
+/// A matcher for one kind of messages. An endpoint has one matcher for tagged messages, and another for untagged messages.
 pub type Space = Matcher<Recv, Unexpected>;
 
 #[derive(Default)]

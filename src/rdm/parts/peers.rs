@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The peers of one endpoint: finds the record of a peer by its index in the address vector or by its name, keeps indexes and records
-//! consistent when the vector changes, and frees records that nothing refers to. This part also counts what peers make this side keep
-//! (credit, offers, messages of ended peers), and knows the peers that wait for something.
+//! The peers of one endpoint: finds the record of a peer by its index in the address vector or by its name, keeps indexes
+//! and records consistent when the vector changes, and frees records that nothing refers to. This part also counts the
+//! memory that peers make this side keep (credit, offers, messages of gone peers), and knows which peers have work: messages
+//! to send, offers to read, or a dial to repeat.
 
 use crate::error::{Code, Error, Result, errno};
 use crate::fallible::MakeRoom;

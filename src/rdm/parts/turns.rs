@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The turns of progress of one endpoint: in which turn rare matters are polled, and whether a message without a receive may stay with
-//! its lane.
+//! The turns of progress of one endpoint: in which turn rare matters are polled, and whether a message without a receive may
+//! stay with its lane.
 
 use crate::rdm::peers::link::Link;
 use crate::sys::time;
@@ -30,8 +30,8 @@ impl Default for Turns {
 }
 
 impl Turns {
-    /// Begins a turn. True if the turn polls rare matters. `connecting`: lanes are being connected; otherwise only every 16th
-    /// turn reads the clock.
+    /// Begins a turn. True if the turn polls rare matters. `connecting`: lanes are being connected. Otherwise only every
+    /// 16th turn looks at the clock.
     #[inline(always)]
     pub fn begin(&mut self, connecting: bool) -> bool {
         self.count = self.count.wrapping_add(1);

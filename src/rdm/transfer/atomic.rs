@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Atomic operations. The peer's lane carries them out, in order with the other operations to that peer. On an endpoint's
-//! own memory, the CPU of this process carries them out. A region registered with access `GDRFAB_ATOMIC` is reserved for
-//! the atomics of its card: an atomic by any other way is refused, because an atomic of a CPU and one of a card would
-//! overwrite each other's result.
+//! Atomic operations. The peer's lane carries out an atomic, in order with the other operations to the peer. On the
+//! endpoint's own memory, the CPU of this process carries out the atomic. A region registered with access `GDRFAB_ATOMIC`
+//! is reserved for the atomics of its card: an atomic by any other way is refused, because an atomic of a CPU and one of a
+//! card would overwrite each other's result.
 
 use super::loopback::{parts_of, path_of};
 use crate::error::{Code, Error, Result, errno};

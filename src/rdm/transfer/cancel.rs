@@ -10,7 +10,7 @@ use crate::rdm::peers::outstanding::Op;
 use crate::rdm::peers::peer::{CompletionInfo, Id, UNKNOWN};
 use crate::rdm::state::State;
 
-/// Result of a cancel that found something.
+/// Result of a cancel that found a receive or an operation.
 #[derive(PartialEq)]
 pub enum Cancelled {
     /// The receive or the operation has ended, or its lane ends it.

@@ -15,7 +15,8 @@ use crate::rdm::state::State;
 use crate::rdm::wire::parcel::Label;
 
 impl State {
-    /// Carries out a receive with the flags `how`, at least one of the three.
+    /// Carries out a receive with the flags `how`: PEEK looks at the oldest message that fits, PEEK with CLAIM reserves it for
+    /// the context, and CLAIM alone receives the reserved message. With DISCARD, the message is dropped.
     pub(in crate::rdm) fn probe(&mut self, want: &RecvFilter, recv: Recv, how: u64) -> Result<()> {
         let tagged = recv.tagged;
         if how & PEEK == 0 {
@@ -68,6 +69,7 @@ impl State {
         Ok(())
     }
 
+    /// Drops a claimed message, and completes the receive that discards it with 0 bytes.
     fn discard(&mut self, message: Unexpected, recv: &Recv, tag: Option<u64>, source: u64) {
         self.drop_message(message);
         self.received(recv, 0, 0, &Label { tag, data: None }, source);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The functions by which programs post to a connectionless endpoint, in two tables. Small messages take the fast path
-//! (`transfer/fast`); the general functions do the rest.
+//! The functions by which programs post to an endpoint of this layer, in two tables. Small messages take the fast path
+//! (`transfer/fast`), and the general functions do the rest.
 
 use super::state::State;
 use crate::error::errno;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The state of a connectionless endpoint: its parts (peers, lanes, matching and others), and operations under way.
+//! The state of an endpoint, either connectionless or connected with tags: its parts (peers, lanes, matching and others),
+//! and operations under way.
 
 use crate::error::{Error, Result, errno};
 use crate::prov::av::Name;
@@ -19,7 +20,7 @@ use crate::sys::time;
 use crate::sys::usercopy::UserCopy;
 use std::sync::Arc;
 
-/// All data of one endpoint. The endpoint's lock guards it. The files in `connect` and `transfer` add its methods.
+/// All data of one endpoint. The endpoint's lock guards the data. The files in `connect` and `transfer` add methods.
 pub struct State {
     pub name: Option<Name>,
     pub bind: Bindings,
@@ -67,7 +68,8 @@ pub struct State {
 }
 
 impl State {
-    /// Peers that operations may be waiting for: peers with something to send, and peers whose lane is not connected yet.
+    /// Peers for which operations may be waiting: peers to which this side has something to send, and peers whose lane is not
+    /// connected yet.
     pub fn active(&self) -> Vec<Id> {
         self.peers.with_work().chain(self.lanes.connecting_peers()).collect()
     }

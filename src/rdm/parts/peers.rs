@@ -27,8 +27,8 @@ pub struct Peers {
     reap_at: usize,
     /// The record in which this endpoint is its own peer, if an operation or a caller has named this endpoint.
     loopback: Option<Id>,
-    /// Peers by the address where they listen. Endpoints that used an address one after another (incarnations) share it;
-    /// the nonce in the name tells them apart.
+    /// Peers by the address where they listen. Endpoints that listen at one address one after another (incarnations) have
+    /// the same address, and the nonce in the name tells the endpoints apart.
     by_address: HashMap<SocketAddr, Vec<Id>>,
     /// The address vector, and its change count when the peers' indexes were last looked up. A connected endpoint has no
     /// vector and one peer.
@@ -108,7 +108,7 @@ impl Peers {
         self.all.get_mut(id as usize)?.as_deref_mut()
     }
 
-    /// The numbers of all records, some of which may be free.
+    /// The range of all `Id`s. Some of them may be unused.
     pub fn ids(&self) -> std::ops::Range<Id> {
         0..self.all.len() as Id
     }
@@ -117,7 +117,8 @@ impl Peers {
         self.loopback == Some(id)
     }
 
-    /// The index by which this endpoint knows itself; `UNSPEC` if there is none.
+    /// The source of this endpoint's messages to itself: its own index in the address vector, or a number from `UNKNOWN` on.
+    /// `UNSPEC` if the record `loopback` does not exist.
     pub fn loopback_source(&self) -> u64 {
         self.loopback.and_then(|id| self.get(id)).map_or(UNSPEC, |p| p.source)
     }
@@ -138,8 +139,8 @@ impl Peers {
         self.routes.get(index as usize).copied().flatten().map(|(_, id)| id)
     }
 
-    /// Looks up an index of the address vector, whose changes the caller has taken over (`refresh`). `own`: the name of this
-    /// endpoint.
+    /// Looks up the peer of an index. The caller has taken over the changes of the address vector (`refresh`). `own`: the
+    /// name of this endpoint.
     #[inline]
     pub fn route(&mut self, index: u64, own: Option<Name>) -> Result<Id> {
         match self.routes.get(index as usize) {
@@ -318,7 +319,7 @@ impl Peers {
         self.ended_bytes.all()
     }
 
-    /// Adds the peer to those with work, so that progress sends what waits for the peer.
+    /// Adds the peer to the busy peers, so that progress sends everything that waits for the peer.
     pub fn mark_busy(&mut self, id: Id) {
         if let Some(peer) = self.get_mut(id)
             && !std::mem::replace(&mut peer.busy, true)
@@ -378,8 +379,8 @@ impl Peers {
         }
     }
 
-    /// Ends the waiting of peers whose pause is over, and of peers that have called meanwhile. Returns the peers whose pause
-    /// is over without a call.
+    /// Ends the pause of peers whose time has come, and of peers that have called meanwhile. Returns the peers whose time
+    /// has come without a call.
     pub fn take_overdue(&mut self, now: u64) -> Vec<Id> {
         let mut overdue = Vec::new();
         for id in std::mem::take(&mut self.awaiting) {
@@ -486,7 +487,7 @@ impl Peers {
     }
 }
 
-/// True if no index of the address vector names the peer, and nothing but the record is left of it.
+/// True if no index of the address vector names the peer, and the peer has neither a lane nor work.
 fn is_dead(peer: &Peer) -> bool {
     peer.source >= UNKNOWN && peer.is_idle()
 }

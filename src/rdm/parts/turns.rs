@@ -17,7 +17,7 @@ const DEFER_TURNS: u32 = 2;
 pub struct Turns {
     /// Turns of progress so far; wraps around.
     count: u32,
-    /// The last turn in which any lane filled a receive.
+    /// The last turn in which any lane filled a receive. At first a number far from `count`, so that no message is deferred.
     last_fill: u32,
     /// Time of the last poll of rare matters, in ticks of the clock counter.
     last_rare_poll: u64,

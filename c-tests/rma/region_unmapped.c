@@ -68,7 +68,7 @@ static void lose(unsigned char *at, enum damage damage)
  * of the peer's memory could come to lie, and the region would have pages again. */
 static void *pages(size_t len)
 {
-	static uintptr_t next = (uintptr_t)1 << 44;
+	static uintptr_t next = (uintptr_t)1 << 43;
 	void *hint = (void *)next;
 	next += 2 * SPAN;
 	void *at = mmap(hint, len, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);

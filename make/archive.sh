@@ -1,11 +1,13 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-# Makes an archive that shows only gdrfab_*: another static library in Rust brings its own copy of Rust's runtime.
+# Makes the libgdrfab.a that is installed. Its only global names are the functions gdrfab_*, because a program may also link another
+# static library in Rust, which has its own copy of Rust's runtime under the same names.
 #
-#   make/archive.sh ARCHIVE SHARED TO       of the functions that the library SHARED exports; TO is a directory
+#   make/archive.sh ARCHIVE SHARED TO       ARCHIVE is cargo's libgdrfab.a; the functions that the library SHARED exports stay global;
+#                                           TO is the directory for the result
 #
-# The archive is one object, because names that several objects share cannot be local. Bitcode of Rust's own library does not survive the
-# joining (-R).
+# The objects of the archive are joined into one, because a name that several objects use cannot be local. -R drops the sections of LLVM
+# bitcode in Rust's own library, which are invalid after the joining.
 set -eu
 
 archive=$1 shared=$2

@@ -1,6 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-# Makes directories below DESTDIR, and LIBDIR/gdrfab, where it notes those that it made: make/uninstall.sh removes them.
+# Makes directories below DESTDIR, and LIBDIR/gdrfab. Directories that did not exist before are noted in the file
+# LIBDIR/gdrfab/directories, so that make/uninstall.sh removes them.
 #
 #   DESTDIR=... LIBDIR=... make/dirs.sh DIRECTORY...
 set -eu

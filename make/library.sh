@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
 # Builds the library and the programs: make/library.sh PROFILE
 #
-# Built together with the rlib that the programs link, a shared library keeps all that the rlib offers. For a release the shared
-# library is therefore built alone, at the same time, and is a sixteenth smaller.
+# For a release the shared library is built alone (profile `shared`), at the same time as the rest, and so is a sixteenth smaller. If
+# cargo builds the library together with the rlib that the programs link, the shared library keeps all functions that the rlib offers.
 set -eu
 
 cargo=${CARGO:-cargo}

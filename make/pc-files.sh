@@ -1,8 +1,8 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-# Fills in pkgconfig/*.in for an installation: PREFIX, LIBDIR, INCLUDEDIR and VERSION are its own.
+# Makes the .pc files of an installation from the templates pkgconfig/*.pc.in. The environment has PREFIX, LIBDIR, INCLUDEDIR and VERSION.
 #
-#   make/pc-files.sh STATIC-LIBS TO         STATIC-LIBS is the file of make/static-libs.sh
+#   make/pc-files.sh STATIC-LIBS TO         STATIC-LIBS is the file that make/static-libs.sh has written; TO is a directory
 set -eu
 
 # Directories below the prefix are written relative to it, so that an installation can be moved.

@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-# Splits the debug information off programs and shared libraries that are newer than the results:
+# Splits the debug information off programs and shared libraries. A file whose result is newer is left alone.
 #
 #   make/split-debug.sh FROM TO FILE...     FROM/FILE becomes TO/FILE and TO/FILE.debug
 set -eu
@@ -8,7 +8,7 @@ set -eu
 objcopy=${OBJCOPY:-objcopy} from=$1 to=$2
 shift 2
 mkdir -p "$to"
-# --add-gnu-debuglink looks for the file in the current directory.
+# --add-gnu-debuglink looks for the .debug file in the current directory.
 cd "$to"
 for file in "$@"; do
 	[ "$file" -nt "$from/$file" ] && continue

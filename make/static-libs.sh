@@ -1,9 +1,9 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-# Writes the libraries that a static link needs besides libgdrfab.a into a file: make/static-libs.sh FILE
+# Writes the linker options of the libraries that a static link needs besides libgdrfab.a into a file: make/static-libs.sh FILE
 #
-# Only the compiler knows them, and prints them only when it links. C compilers add the unwinder (gcc_s) themselves, and it has no
-# archive of that name for -static.
+# Only rustc knows these libraries, and rustc prints them only when it makes a static library. The unwinder (-lgcc_s) is left out, because
+# C compilers add it themselves, and no archive of that name exists for -static.
 set -eu
 
 mkdir -p "$(dirname "$1")"

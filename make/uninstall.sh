@@ -1,6 +1,6 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-# Removes files, then the directories that installing made, and the given directories, as far as they are empty:
+# Removes the files, then the given directories and those that make/dirs.sh has noted, if they are empty. All paths are below DESTDIR.
 #
 #   DESTDIR=... LIBDIR=... make/uninstall.sh FILE... -- DIRECTORY...
 set -eu

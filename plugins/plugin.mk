@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-# What the Makefiles of the plugins share. A plugin is C or C++ on the installed library, which pkg-config finds, and is built as a user
-# would build it. The Makefile above builds and installs the library first: `make plugin-nccl` there.
+# The rules that the Makefiles of the plugins share. A plugin is C or C++ against the installed library, which pkg-config finds. `make
+# plugin-nccl` in the root of the repository first builds the library and installs it into target/prefix.
 #
-# Each Makefile sets SO (the file), SUBDIR (its folder below LIBDIR, or nothing), RUNPATH, COMPILE, SOURCES and USE.
+# Each Makefile sets SO (the plugin's file name), SUBDIR (its folder below LIBDIR, or nothing), RUNPATH, COMPILE (compiler and language),
+# SOURCES, and USE (further libraries).
 
 OUT      ?= $(CURDIR)/build
 STRIPPED ?= $(OUT)/stripped
@@ -22,7 +23,7 @@ all:
 		-Wl,-rpath,'$(RUNPATH)' -o $(OUT)/$(SO) $(SOURCES) $$(pkg-config --cflags --libs gdrfab) $(USE)
 	@OBJCOPY="$(OBJCOPY)" $(MAKE_DIR)/split-debug.sh $(OUT) $(STRIPPED) $(SO)
 
-# Installs what `all` has built: `sudo make install` may find no compiler.
+# Installs the file that `all` has built. This target does not build, because `sudo make install` may find no compiler.
 install:
 	@DESTDIR="$(DESTDIR)" LIBDIR="$(LIBDIR)" INSTALL="$(INSTALL)" $(MAKE_DIR)/dirs.sh $(DIR)
 	$(INSTALL) -m 755 $(STRIPPED)/$(SO) $(DESTDIR)$(DIR)/$(SO)

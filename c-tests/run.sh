@@ -3,22 +3,22 @@
 # Builds the conformance programs against an installed gdrfab, as a user would, and runs them.
 #
 #   c-tests/run.sh [options] [PROGRAM[:TEXT]...]
-#     --filter PROGRAM   only this one; may be given several times, like PROGRAM
+#     PROGRAM            (or --filter PROGRAM) a file of c-tests/*/ without its ending, such as rma; without any: all
 #     --claim TEXT       only claims with TEXT in their names; PROGRAM:TEXT does so for one program
-#     --valgrind         under memcheck (also --memcheck); implies TEST_FAST=1
-#     --helgrind         under helgrind; implies TEST_FAST=1
+#     --memcheck         under valgrind's memcheck (also --valgrind); implies TEST_FAST=1
+#     --helgrind         under valgrind's helgrind; implies TEST_FAST=1
 #     --suite NAME       the programs of plugins/NAME/tests (nccl, libfabric) instead of these
 #     --jobs N           N programs at a time (1); programs that measure CPU time or flood a listener run alone
 #     --build            builds, and runs nothing
 #     --built            runs the programs of an earlier --build
 #     --cc CC --cxx CXX --cflags '...'
 #
-# The library is found by pkg-config alone: set PKG_CONFIG_PATH unless it is installed where pkg-config looks. BUILD is the
-# folder for the programs (target/c-tests); a suite's go to BUILD.NAME. Prints one line per claim, and at last
-# `N passed, N failed, N skipped`.
+# pkg-config finds the library: set PKG_CONFIG_PATH, as to target/prefix/lib/pkgconfig after `make check-install`. BUILD is
+# the folder for the programs (target/c-tests); those of a suite go to BUILD.NAME. Prints one line per claim, and at last
+# `N passed, N failed, N skipped`. docs/testing.md lists the variables that set the conditions.
 #
-# Device memory is of fake drivers, which are built too; TEST_IFACES names the ones to use (all).
-# TEST_REAL=1: the machine's own drivers, named by TEST_IFACES (cuda).
+# Device memory comes from fake drivers, which are built too; TEST_IFACES names the ones to use (all).
+# TEST_REAL=1: device memory comes from the machine's own drivers, which TEST_IFACES names (cuda).
 set -u
 
 here=$(cd "$(dirname "$0")" && pwd)
@@ -75,7 +75,7 @@ finish() {
 	[ "$failed" -eq 0 ] && { [ -n "$build_only" ] || [ $((passed + skipped)) -gt 0 ]; }
 	exit
 }
-# The programs to run, side by side and alone, as PROGRAM:TEXT.
+# The programs to run, as PROGRAM:TEXT: those that may run beside others (long and side_by_side), and those that run alone.
 side_by_side=() alone=() long=() names=()
 for item in "${programs[@]}"; do
 	program=${item%%:*} text=$claim
@@ -99,7 +99,7 @@ for item in "${programs[@]}"; do
 	fi
 	names+=("$program")
 	case $program${tool:+.checked} in
-	# A listener waits five seconds, and a process that copies has to start under the checker within them.
+	# A listener waits five seconds for its client, and in that time the copying process has to start under the checker.
 	copier.checked | copier_end.checked) alone+=("$program:$text") && continue ;;
 	esac
 	case $program in
@@ -125,9 +125,9 @@ fi
 
 # ---- surroundings
 
-# A memory checker's finding ends the process with 99, which fails its claim. Only definite losses count. A forked child lacks
-# its parent's other threads, so the memory that they held is never freed: no leak check there. Valgrind translates the library
-# anew in each process of a claim, which takes longer than running it: guest-chase would add to that.
+# A finding of the memory checker ends the process with 99, which fails its claim. Only definite leaks count. The program fork has
+# no leak check, because a forked child lacks its parent's other threads and never frees the memory that those held. guest-chase
+# is off, because it makes valgrind's translation of the library slower, which each process of a claim repeats.
 under_checker() { # <program> <command...>
 	local leaks=full program=$1
 	shift
@@ -145,11 +145,11 @@ if [ -n "$tool" ]; then
 	suppressions=("--suppressions=$here/valgrind.supp")
 	[ "$dir" = "$here" ] || [ ! -e "$dir/valgrind.supp" ] || suppressions+=("--suppressions=$dir/valgrind.supp")
 	export TEST_FAST=${TEST_FAST:-1} TEST_TIME_SCALE=${TEST_TIME_SCALE:-5} TEST_CHECKER=$tool
-	# Valgrind runs one thread at a time: a spinning wait only keeps the other side from running.
+	# A wait does not spin, because valgrind runs one thread at a time, so that spinning keeps other threads from running.
 	export GDRFAB_SPIN_US=${GDRFAB_SPIN_US:-0}
 fi
 
-# Device memory: of the real drivers, or of fakes with the same library names.
+# Device memory comes from the real drivers, or from fakes with the same library names.
 if [ "${TEST_REAL:-0}" = 1 ]; then
 	export TEST_IFACES=${TEST_IFACES-cuda}
 else
@@ -182,12 +182,12 @@ count() { # <PROGRAM:TEXT> <its log>
 	local program=${1%%:*} text=${1#*:} status ok bad gone
 	status=$(cat "$2.status" 2>/dev/null || echo "of nothing")
 	ok=$(grep -c '^ok ' "$2") bad=$(grep -c '^FAIL ' "$2") gone=$(grep -c '^skip ' "$2")
-	# The program failed outside of its claims.
+	# The status is an error that no claim reports: the program failed outside of its claims.
 	if [ "$bad" -eq 0 ] && [ "$status" != 0 ] && { [ "$status" != 77 ] || [ "$ok" -ne 0 ]; }; then
 		echo "FAIL $program: exit status $status"
 		bad=1
 	fi
-	# A claim name that does not exist tests nothing.
+	# The name of a claim that does not exist is an error, because otherwise nothing would be tested.
 	if [ -n "$text" ] && [ "$text" != "$claim" ] && [ $((ok + bad + gone)) -eq 0 ]; then
 		echo "FAIL $program:$text: no claim has this name"
 		bad=1

@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
 # Writes the ABI that a C program sees in the installed library: tests/abi-dump.sh OUT (PREFIX from the environment).
 #
-# The debug information of the library itself would not do: it holds the inside of every handle, and changes with the
-# compiler. So abidw reads a small C object that names every exported function, struct and constant of the header.
+# abidw reads a small C object that names every exported function, struct and constant of the header. The debug information of
+# the library itself is not used, because it also has the private fields of every handle, and changes with the compiler.
 set -eu
 
 out=$(realpath "$1")

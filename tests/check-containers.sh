@@ -1,9 +1,9 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-# Tests shm between two containers of one host, as far as namespaces go: conformance programs whose clients are in network, pid,
-# mount, user and ipc namespaces of their own, each kind alone and all together, and at last both sides in all of them (siblings),
-# with sockets in a directory that both share. As root and as another user, who has namespaces only inside a user namespace. A case
-# that is not possible prints a line that begins with "skip" and has the reason.
+# Tests shm between two containers of one host, by the namespaces that containers have: conformance programs whose clients are in
+# network, pid, mount, user and ipc namespaces of their own, each kind alone, then all together, and at last with both sides in all
+# of them (siblings). Both sides share the directory of the sockets. Each case runs as root and as another user, who can make
+# namespaces only inside a user namespace. An impossible case prints a line that begins with "skip" and has the reason.
 #
 #   tests/check-containers.sh [options]
 #     --namespaces "N..."  only these: none, net, pid, mount, user, ipc, all, siblings
@@ -19,7 +19,7 @@ build=${BUILD:-$target/c-tests}
 kinds="none net pid mount user ipc all siblings" jobs=1
 few="containers:paths_that_cannot containers:memory_files msg:by_address"
 all="containers connection:data msg:by_address rma:direct_mem_alloc peer_killed:killed rdm_match:shm"
-# Nobody is killed there: no side has a number for the other.
+# No peer is killed between siblings, because neither side knows a process ID of the other.
 siblings=${all/ peer_killed:killed/}
 programs=
 while [ $# -gt 0 ]; do

@@ -1,6 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-# Runs each example with a peer that leaves, killed or closed, before each of its calls of the library in turn:
+# Runs each example many times. In each run one side leaves before one of its calls of the library: the first call in the first run, the
+# second call in the second, and so on. The side is killed, or closes its objects and exits.
 #
 #   tests/check-examples.sh PROGRAMS [EXAMPLE...]
 #
@@ -14,7 +15,7 @@ shift
 [ $# -gt 0 ] || set -- rdma_transport_pingpong rdma_transport_batch kvmove file_transfer readme gaudi_pingpong hello
 here=$(cd "$(dirname "$0")" && pwd)
 if [ $# -gt 1 ]; then
-	# The sides mostly wait for each other, so four examples run at a time, the longest first.
+	# Four examples run at a time, because the sides mostly wait for each other. The longest example is the first.
 	logs=$(mktemp -d) || exit 1
 	trap 'rm -rf "$logs"' EXIT
 	printf '%s\n' "$@" | LOGS=$logs xargs -P 4 -I EXAMPLE bash -c '"$0" "$1" EXAMPLE >"$LOGS/EXAMPLE" 2>&1' "$0" "$programs"
@@ -48,7 +49,7 @@ head -c 100000 /dev/zero >"$work/file"
 start() { # <side> <call where it leaves, or 0> <killed|closed> <command...>
 	local side=$1 at=$2 as=$3
 	shift 3
-	# With a shell in between, a signal becomes a status; otherwise this shell would print it.
+	# The inner shell turns the end by a signal into an exit status; without it this shell would print a message about the signal.
 	# shellcheck disable=SC2016 # for sh
 	timeout -k 1 $((2 * limit)) sh -c '"$@"; exit $?' sh env LD_PRELOAD="$work/leave.so" LEAVE_LOG="$work/$side.log" \
 		LEAVE_AT="$at" LEAVE_AS="$as" "$@" >"$work/$side.out" 2>"$work/$side.err" &
@@ -60,7 +61,7 @@ has_left() { # <side>
 	grep -q '^left ' "$work/$1.log" 2>/dev/null
 }
 
-# Succeeds if the side that was to leave, or had no call left, ended by another signal.
+# Succeeds if the side that was to leave neither left nor ended by itself, and so ended by another signal.
 crashed() { # <side>
 	! grep -q '^left \|^ended ' "$work/$1.log" 2>/dev/null && { wrong "the $1 ends by a signal" || :; }
 }
@@ -94,7 +95,7 @@ listens() { # <pid> <line>
 	done
 }
 
-# Succeeds if a listener keeps waiting. The request may not have reached it; then it does not know that a peer left.
+# Succeeds if a listener keeps waiting: if no request has reached the listener, it cannot know that a peer left.
 still_waits() { # <pid>
 	local until=$((SECONDS + limit / 2))
 	while [ $SECONDS -lt $until ]; do
@@ -152,7 +153,7 @@ fork_once() { # <parent|child> <at> <killed|closed>
 	ended_well both "$status" "$both_done"
 }
 
-# Every call in turn; if there are many, the later ones in steps.
+# Makes the runs of one example: for every call in turn, and for later calls in growing steps ($stride).
 every() { # <name> <how to run it once> <sides>
 	local name=$1 once=$2 who as at runs got bad
 	shift 2

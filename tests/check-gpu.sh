@@ -1,13 +1,13 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-# Runs the conformance programs for device memory on the GPUs of this machine, with their real drivers: once with one GPU visible,
-# once with all. Prints tables in Markdown; OUT keeps the output of each program.
+# Runs the conformance programs for device memory on the GPUs of this machine, with their real driver: once with one GPU visible, and
+# once with all GPUs. Prints tables in Markdown; the folder OUT keeps the output of each program.
 #
 #   PREFIX=<installed gdrfab> BUILD=<programs> OUT=<logs> tests/check-gpu.sh [claim text]
 #   PREFIX=<installed gdrfab> tests/check-gpu.sh containers [options]      tests/gpu-containers.sh, which needs no programs
 #
-# The programs may have been built on another machine (c-tests/run.sh --build): then neither cargo, nor pkg-config, nor a compiler is
-# needed here. With compute-sanitizer in PATH some of the claims run under it as well.
+# This machine needs neither cargo nor pkg-config nor a compiler if the programs were built on another machine (c-tests/run.sh --build).
+# With compute-sanitizer in PATH some of the claims run under that as well.
 set -u
 
 root=$(cd "$(dirname "$0")/.." && pwd)
@@ -36,12 +36,12 @@ command -v nvidia-smi >/dev/null && nvidia-smi --query-gpu=index,name,driver_ver
 uname -sr
 echo '```'
 
-# All programs once; the log of each is $out/<name>.<program>.
+# Runs all programs once; the log of each is $out/<name>.<program>.
 run_all() { # <name> [command before the program...]
 	local name=$1 program
 	shift
 	for program in $programs; do
-		# The claims of these programs do not have the interface's name.
+		# These programs run all claims, because their claims do not have "cuda" in their names.
 		if [[ $program = *device* || $program = one_process || $program = copier ]] && [ "$claim" = cuda ]; then
 			timeout 900 "$@" "$build/$program" >"$out/$name.$program" 2>&1
 		else
@@ -88,7 +88,7 @@ for program in $programs; do
 	done
 done
 
-# The claims' names are the rows' texts, so the tables need no list of their own.
+# Prints the names of the claims that were run. The rows of the tables are made from these names, so no list of rows is needed.
 all_claims() { # <program> <begin>
 	sed -n -E "s/^(ok|FAIL|skip) ($2[^: ]*).*/\2/p" "$out"/{one,all}."$1" 2>/dev/null | awk '!seen[$0]++'
 }

@@ -1,12 +1,13 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-# Runs the conformance programs over tcp: over loopback of both families, with a key that seals all traffic, and between two network
-# namespaces that it makes itself, with a link of 1,500-byte packets, a slow one that loses packets, one that is cut, two that are cut in
-# turn, and one that limits each connection. The machine's own network stays untouched. An impossible pass prints a "skip" line with the reason.
+# Runs the conformance programs over tcp, in passes with different conditions. The passes from netns on run between two network
+# namespaces that this script makes, so that the machine's own network stays untouched. An impossible pass prints a "skip" line with the
+# reason.
 #
 #   tests/check-tcp.sh [options]
 #     --passes "P..."      only these: loopback, sealed (with a key), rails (over two addresses), ipv6, domain (without
-#                          locks), netns (two namespaces), mtu, lossy, cut, links, limited
+#                          locks); netns (two namespaces), mtu (packets of 1,500 bytes), lossy (a slow link that loses
+#                          packets), cut (a link is cut), links (two links are cut in turn), limited (rate of a connection)
 #     --programs "P..."    these programs instead of the passes' own; PROGRAM or PROGRAM:TEXT in a claim's name
 #     --jobs N             number of programs at a time (1), except over a link that loses packets
 #     --full               without TEST_FAST
@@ -39,8 +40,8 @@ export TEST_PROVIDER=tcp BUILD=$build
 
 # ---- passes
 
-# The programs of a pass. Passes other than the first repeat the claims that the way of connecting, locking or losing packets may
-# affect.
+# Prints the programs of a pass. Passes other than the first repeat only the claims that the pass's way of connecting, of locking or of
+# losing packets may affect.
 of_pass() { # <pass>
 	case $1 in
 	loopback) (cd "$root/c-tests" && grep -l '^TEST' ./*/*.c ./*/*.cpp | sed 's|.*/||; s|\.[a-z]*$||' | LC_ALL=C sort) |
@@ -97,7 +98,7 @@ in_peer() {
 	nsenter -t "$peer" -n "$@"
 }
 
-# Makes a pair of devices of this name with packets of at most 1,500 bytes, and addresses of both families.
+# Gives both ends of a link an address and packets of at most 1,500 bytes, and tells the programs to use the link.
 addresses() { # <device> <third byte>
 	ip addr add "10.77.$2.1/24" dev "$1" && in_peer ip addr add "10.77.$2.2/24" dev "$1" &&
 		ip link set "$1" mtu 1500 up && in_peer ip link set "$1" mtu 1500 up || return
@@ -114,7 +115,7 @@ lossy_link() {
 	relayed lossy gdrlossy 1 5 10 && echo "     no netem in this kernel: tests/lossy-link.c, 5 ms and 1 % loss each way"
 }
 
-# Makes a link through a process.
+# Makes a link between the namespaces whose packets go through the program tests/lossy-link.c.
 relayed() { # <pass> <device> <third byte> <how: tests/lossy-link.c>...
 	local pass=$1 device=$2 third=$3 word
 	shift 3
@@ -136,7 +137,7 @@ namespaces() {
 	unshare -n sleep 100000 &
 	peer=$!
 	trap 'kill $peer ${relay_PID:-} 2>/dev/null' EXIT
-	# It enters its own namespace a moment later.
+	# Waits until the process has entered its namespace.
 	for _ in $(seq 100); do
 		[ "$(readlink /proc/$peer/ns/net)" != "$(readlink /proc/$$/ns/net)" ] && break
 		sleep 0.05
@@ -158,7 +159,7 @@ namespaces() {
 		TEST_RAILS=10.77.0.1,10.77.8.1 TEST_CLIENT_RAILS=10.77.0.2,10.77.8.2 TEST_LINKS="$link ${link}b" run_pass links
 	fi
 	if wanted mtu; then
-		# Otherwise a veth would pass segments of any size unsplit.
+		# By default a veth device passes segments of any size without splitting them into packets.
 		ip link set dev $link gso_max_segs 1 && in_peer ip link set dev $link gso_max_segs 1 || exit
 		run_pass mtu
 	fi
@@ -172,7 +173,7 @@ namespaces() {
 }
 
 if [ -n "$inside" ]; then
-	# The passes choose the addresses.
+	# Each pass sets these variables for itself.
 	unset GDRFAB_TCP_IFACE TEST_NODE
 	namespaces
 	echo "$passed $failed $skipped $broken" >"$inside"

@@ -1,9 +1,9 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-# Runs the conformance programs over verbs, in a virtual machine whose kernel has soft-RoCE with import of dma-bufs, soft-RoCE without,
-# and soft-iWARP; if nothing is selected, also the examples, the claims of gdrfab-perf (tests/perf), and NIXL's backend without NIXL,
-# over soft-RoCE. Needs only the packages of `make deps` and a way to download others. If no virtual machine can be had, a line that
-# begins with "SKIP:" has the reason, and the exit status is 77.
+# Runs the conformance programs over verbs, in a virtual machine with three RDMA devices: soft-RoCE that imports dma-bufs, soft-RoCE that
+# does not, and soft-iWARP. Without options the examples, the claims of gdrfab-perf (tests/perf), and the backend for NIXL without NIXL run
+# over soft-RoCE as well. Needs the packages of `make deps`, and downloads others. If there can be no virtual machine, a line that begins
+# with "SKIP:" has the reason, and the exit status is 77.
 #
 #   tests/check-verbs.sh [options]
 #     --programs "P..."    only these (default: all, on each device those that apply)
@@ -17,7 +17,7 @@
 #     --vm 'OPTIONS'       more options for tests/vm/run.sh, as --vm '--pkgs "valgrind libc6-dbg" --mem 2048'
 #     --timeout SECONDS    for the guest (3000)
 #
-# The installed library is that in PREFIX (target/prefix), the programs are in BUILD (target/c-tests).
+# The library is the one installed in PREFIX (target/prefix); the programs are built in BUILD (target/c-tests).
 set -u -o pipefail
 
 root=$(cd "$(dirname "$0")/.." && pwd)
@@ -49,7 +49,7 @@ done
 
 # ---- what goes into the guest
 all=$(cd "$root/c-tests" && grep -l '^TEST' ./*/*.c ./*/*.cpp | sed 's|.*/||; s|\.[a-z]*$||' | LC_ALL=C sort)
-# The plugin for NCCL, if it is installed: what cards do differently from shm and tcp.
+# If the plugin for NCCL is installed: the claims in which cards differ from shm and tcp.
 plugin=$prefix/lib/libnccl-net-gdrfab.so nccl=
 [ -e "$plugin" ] && nccl="nccl_connect:path nccl_message:every_size_host nccl_message:every_size_dmabuf nccl_order:bytes nccl_group:group_of_8 nccl_group:group_device nccl_patience:late_receiver"
 wanted=() wanted_nccl=()
@@ -68,7 +68,7 @@ export BUILD=$build PKG_CONFIG_PATH=$prefix/lib/pkgconfig
 	exit 1
 }
 
-# Another run may use the directory beside this one.
+# The directory is new, because another run may be under way.
 stage=$(mktemp -d "$target/vm.XXXXXX") || exit 1
 trap 'rm -rf "$stage"' EXIT
 mkdir -p "$stage/gdrfab"/{lib,bin,tests} "$stage/modules" || exit 1
@@ -112,7 +112,7 @@ if [ -z "$passes" ]; then
 	[ -n "$stock" ] || passes="rxe domain norxe siw rails"
 fi
 list=
-# Programs for shm, tcp, CPUs or drivers alone, which skip here or give the same results as on the host.
+# Programs that are left out, because they are about shm, tcp, CPUs or drivers alone: here they skip, or give the results of the host.
 elsewhere="atomic|atomic_end|copier|copier_end|device_fails|device_rma|hmem|hmem_cuda|layout|listen_hostile|one_process|panics"
 elsewhere="$elsewhere|rdma_transport_pieces|shm_[a-z]*|tcp|region_unmapped|verbs_rails_rdm"
 lanes="tagged rdm rdm_pieces rdm_end rdm_atomic rdm_bad rdm_lies rdm_cards inject_rest"
@@ -125,7 +125,8 @@ for pass in $passes; do
 	domain) default="cq cq_error rma_order:_nic_ rma:every_call_nic msg:every_call_and_size_by region_protection:nic_malloc" ;;
 	rails) default="verbs_rails_rdm list_ways:host rma:every_call_nic_mem_alloc" ;;
 	siw) default="info:without_hints connection cq cq_error memory:malloc memory:ten_thousand msg msg_order rma rma_order wait list_ways:all_move_host atomic_card $lanes" ;;
-	# The last one takes links and devices away. Lists are many small operations over verbs, whose endpoints do not rest (idle_connections).
+	# The program verbs is the last, because it takes links and devices away. idle_connections is left out, because endpoints of verbs do not
+	# rest; of the lists only a few claims run, because a list is many small operations over verbs.
 	*) default="$(echo "$all" | grep -vxE "verbs|idle_connections|list|list_[a-z]*|rdm_scale|rdm_rails|tcp_[a-z_]*|containers|connection_cost|$elsewhere") atomic:a_provider_without list:nic_malloc list_ways:host list_end:given_up list_end:peer_dies $nccl verbs" ;;
 	esac
 	# shellcheck disable=SC2086

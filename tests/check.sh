@@ -1,11 +1,13 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-# Runs the steps of `make check` or `make check-all`, all of them even if one fails, and sums up.
+# Runs the steps of `make check` or `make check-all`, all of them even if one fails, and sums up. A step is a target check-STEP of the
+# Makefile.
 #
 #   tests/check.sh NAME MINUTES [--pairs | --alone] STEP...
 #
-# Steps run one after the other. Those after --pairs tolerate a busy machine and run two at a time, until --alone, which waits for them.
-# The output of each is kept in $CARGO_TARGET_DIR/check/<step>.log. The causes of failures are shown last, because a CI's page shows the end.
+# NAME is check or check-all, MINUTES the expected time. Steps run one after the other. Steps after --pairs tolerate a busy machine and
+# run two at a time; --alone waits for them. The output of a step is kept in $CARGO_TARGET_DIR/check/STEP.log. The causes of failures are
+# printed last, because the web page of a CI shows the end of the output.
 set -u
 
 make=${MAKE:-make}
@@ -43,7 +45,7 @@ figures() { # <step>
 	esac
 }
 
-# Targets that earlier steps have installed are not made again: two steps would make them at the same time.
+# Options (-o) that keep make from making the installed files again, because two steps would make them at the same time.
 installed=()
 run_step() { # <step>
 	local step=$1 start=$SECONDS verdict
@@ -54,7 +56,7 @@ run_step() { # <step>
 	else
 		verdict=FAILED
 	fi
-	# A filter that matches nothing would pass, but no model would have run.
+	# cargo test succeeds even if it runs no model.
 	if [ "$step" = loom ] && [ "$verdict" = ok ] && ! grep -q '^test result: ok. [1-9]' "$logs/loom.log"; then
 		verdict=FAILED
 		echo "no loom model ran" >>"$logs/loom.log"
@@ -91,7 +93,7 @@ last=$(cat "$logs/$name.seconds" 2>/dev/null)
 echo "$name: ${#steps[@]} steps, about $minutes minutes on two quiet cores from a built tree${last:+; the last one here took $((last / 60)) min $((last % 60)) s}"
 begin=$SECONDS
 for step in "${steps[@]}"; do rm -f "$logs/$step.verdict"; done
-# Notes the targets that a successful step has installed. Steps that need one never run beside the step that makes it.
+# Notes the targets that a successful step has installed. A step that needs such a target never runs beside the step that makes it.
 note_installed() { # <step>
 	grep -q ' ok ' "$logs/$1.verdict" || return
 	case $1 in
@@ -114,7 +116,7 @@ for word in "$@"; do
 			note_installed "$word"
 			continue
 		fi
-		# Counted, because wait -n may report a job whose end an earlier wait has seen.
+		# The running jobs are counted, because wait -n may report a job that an earlier wait has reported already.
 		while [ "$(jobs -pr | wc -l)" -ge 2 ]; do wait -n; done
 		run_step "$word" &
 		beside+=("$word")

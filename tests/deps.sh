@@ -2,20 +2,21 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
 # Installs the packages that a bare Debian or Ubuntu lacks. Does nothing on a system that has all of them.
 #
-#   tests/deps.sh rust       installs nothing; says whether there is a new enough Rust, as all of these do first
-#   tests/deps.sh demo       for the build, and for a C program on the library
-#   tests/deps.sh check      and the tools of `make check`
-#   tests/deps.sh check-all  and those of `make check-all`: Open MPI, MPICH and NIXL
+#   tests/deps.sh rust       installs nothing; fails if Rust is missing or too old, which the other sets check first as well
+#   tests/deps.sh demo       the packages for the build, and for a C program that uses the library
+#   tests/deps.sh check      those of demo, and the tools of `make check`
+#   tests/deps.sh check-all  those of check, and the tools of `make check-all`: Open MPI, MPICH and NIXL
 #   tests/deps.sh bench      the libraries that `make bench` measures beside gdrfab
 set -eu
 
-# Rust comes first: without it all other installed packages are of no use.
+# Rust is checked first, because without Rust the other packages are of no use.
 cargo=${CARGO:-cargo} rustc=${RUSTC:-rustc}
 needed=$(sed -n 's/^rust-version *= *"\(.*\)"/\1/p' Cargo.toml)
 new_enough() { # <version>
 	[ -n "$1" ] && [ "$(printf '%s\n' "$needed" "$1" | sort -V | head -n 1)" = "$needed" ]
 }
-# Prints this distribution's packages, if they are known and new enough. Debian 12 has a newer Rust under other names.
+# Prints the names of this distribution's packages of Rust, if apt knows packages that are new enough. Debian 12 has a newer Rust under the
+# names with -web.
 packaged_rust() {
 	command -v apt-cache >/dev/null 2>&1 || return 0
 	for suffix in '' -web; do
@@ -60,8 +61,8 @@ need_pip() {
 	python3 -c 'import pip' 2>/dev/null || packages="$packages python3-pip ca-certificates"
 }
 
-# MPICH with a libfabric that is newer than any distribution's, for one part of check-libfabric. It is unpacked where that script
-# looks for it. Nothing else needs it, so a machine that cannot have it does without.
+# MPICH with a libfabric that is newer than any distribution's, for one part of check-libfabric. The package is unpacked where
+# plugins/libfabric/tests/check.sh looks for it. A machine that cannot have the package skips that part.
 mpich=
 mpich_dir=${XDG_CACHE_HOME:-$HOME/.cache}/gdrfab-mpich
 need_mpich() {
@@ -73,7 +74,7 @@ fetch_mpich() {
 	echo "fetching MPICH 5.0.2 with its libfabric, with pip, to $mpich_dir"
 	rm -rf "$mpich_dir.new"
 	mkdir -p "$mpich_dir.new"
-	# The wheels for x86-64 and for aarch64.
+	# The two hashes are of the wheels for x86-64 and for aarch64.
 	cat >"$mpich_dir.new/wanted" <<-E
 		mpich==5.0.2 --hash=sha256:8fed465ebff269ea2ebac179a25de02671ddf8df476e0f115be089015015cfd4 --hash=sha256:992ae6ebb0da97d49d7a67000ae8112da9a3825da1bb1e6f1d196428a0410f2d
 	E
@@ -105,7 +106,7 @@ choose_libclang() {
 		return
 	done
 }
-# Each set alone; check-all contains check, and both contain demo.
+# The sets of packages: check-all contains check, and check contains demo.
 demo() {
 	need cc gcc libc6-dev
 	need make make
@@ -123,8 +124,8 @@ check() {
 	need pkg-config:librdmacm librdmacm-dev
 	need pkg-config:libfabric libfabric-dev
 	need fi_info libfabric-bin
-	# rdma-sys' bindgen understands none newer; without one of these the bindings are not compared with the headers.
-	# libclang-cpp, which may be in these directories alone, is another library.
+	# The bindgen of rdma-sys understands libclang up to 15; without one, check-bindings is skipped. libclang-cpp, which may be alone in
+	# these directories, is another library.
 	if ! ls /usr/lib/llvm-1[1-5]/lib/libclang.so* /usr/lib/llvm-1[1-5]/lib/libclang-[0-9]*so* 2>/dev/null | grep -q .; then
 		libclang=needed
 		choose_libclang
@@ -136,7 +137,7 @@ for set in "$@"; do
 	check) check ;;
 	check-all)
 		check
-		# Another MPI's mpicc does not know this option.
+		# Only Open MPI's mpicc knows this option.
 		mpicc --showme:version >/dev/null 2>&1 || need mpicc.openmpi libopenmpi-dev openmpi-bin
 		need_mpich
 		need python3 python3
@@ -167,7 +168,7 @@ if [ -n "$packages" ] && command -v apt-get >/dev/null 2>&1; then
 	echo "needed, and not there:$packages"
 	echo "this runs${sudo:+ as root, by sudo}: apt-get update, and apt-get install --no-install-recommends of that with what it depends on"
 	$sudo apt-get update -q
-	# On a fresh machine the list of packages exists only now.
+	# On a fresh machine apt knows the names of packages only after the update.
 	[ -z "$libclang" ] || choose_libclang
 	# shellcheck disable=SC2086 # a list of words
 	$sudo env DEBIAN_FRONTEND=noninteractive apt-get install -q -y --no-install-recommends $packages

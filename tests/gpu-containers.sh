@@ -1,17 +1,17 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-# Device memory between two containers of one host, as far as namespaces go: gdrfab-perf's server and client run in namespaces of
-# their own, each kind alone and all, with the socket in a directory that both mount. Bytes are written, read and compared. A line
-# for each case: ok and the path that the bytes took with the reason against a faster one, skip and why, or FAIL and the words.
+# Tests device memory between two containers of one host, by the namespaces that containers have: server and client of gdrfab-perf
+# run in namespaces of their own, each kind alone and all together, with the socket in a directory that both mount. Bytes are written,
+# read and compared. Prints a line per case: "ok", the path taken and why no faster one; "skip" and the reason; or "FAIL" and the error.
 #
 #   tests/gpu-containers.sh [options]          (also: tests/check-gpu.sh containers [options])
 #     --prefix DIR    where gdrfab is installed ($PREFIX, else target/prefix); nothing else is needed, but root and unshare
-#     --gpus N        so many GPUs (those in /dev)
-#     --memory "M..." kinds of gdrfab-perf's --mem cuda:N,KIND ("plain vmm pool")
-#     --kinds "K..."  of: none, pid, mount, net, ipc, user; container (all but user), all
+#     --gpus N        the number of GPUs (those in /dev)
+#     --memory "M..." kinds of device memory, as in gdrfab-perf's --mem cuda:N,KIND ("plain vmm pool")
+#     --kinds "K..."  namespaces: none, pid, mount, net, ipc, user; container (all but user), all
 #
-# GPUs of the two: "own" is one each, which the other does not see (CUDA_VISIBLE_DEVICES); "both" see two and use one each;
-# "same" see and use the first.
+# A case also names the GPUs: with "own" each side sees and uses a GPU that the other does not see (CUDA_VISIBLE_DEVICES); with
+# "both" the sides see two GPUs and use one each; with "same" the sides see and use the first GPU.
 set -u -o pipefail
 
 root=$(cd "$(dirname "$0")/.." && pwd)
@@ -51,7 +51,7 @@ flags_of() { # <kind>: options of unshare
 	none) ;;
 	user) echo "--user --map-root-user" ;;
 	net | ipc | mount) echo "--$1" ;;
-	# CUDA does not start without a /proc of the namespace.
+	# CUDA starts only if /proc is that of the pid namespace, hence the mount namespace.
 	pid) echo "--pid --fork --kill-child --mount" ;;
 	container) echo "--pid --fork --kill-child --mount --net --ipc --uts" ;;
 	all) echo "--user --map-root-user --pid --fork --kill-child --mount --net --ipc --uts" ;;
@@ -59,7 +59,7 @@ flags_of() { # <kind>: options of unshare
 	esac
 }
 
-# Directories around the volume belong to each container; /proc shows the processes of its namespace.
+# Only the volume is shared: each container has its own directory around the volume, and its own /proc.
 # shellcheck disable=SC2016 # for the shell inside
 enter='
 set -e

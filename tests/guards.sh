@@ -1,12 +1,15 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-# Checks the interface of the installed library from outside: its exports, its dependencies, that C and C++ programs can use it, and that
-# its ABI has not changed: tests/guards.sh [GUARD...]. `make check-guards` sets the environment:
+# Checks the installed library from outside: its exports, its dependencies, that C and C++ programs can use the library, and that its ABI
+# has not changed.
 #
-#   PREFIX           where the library is installed        VERSION, SONAME  their expected values
-#   PKG_CONFIG_PATH, LD_LIBRARY_PATH  point into PREFIX     PANIC_DIR        directory of a build of the library that panics
-#   BUILT_SO         the installed library with its symbols                  on demand, with full debug information
-#   MAKE             for install and uninstall
+#   tests/guards.sh [GUARD...]      a GUARD is a function guard_GUARD below; without any: all. `make check-guards` sets the environment:
+#
+#   PREFIX            the prefix in which the library is installed; PKG_CONFIG_PATH and LD_LIBRARY_PATH point into PREFIX
+#   VERSION, SONAME   the expected version and SONAME
+#   BUILT_SO          the installed library as it was before its symbols were split off
+#   PANIC_DIR         directory of a build of the library that panics on demand and has full debug information
+#   MAKE              make, which installs and uninstalls
 set -u
 export LC_ALL=C
 
@@ -16,7 +19,7 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 strict=(-Wall -Wextra -Wpedantic -Werror -fmax-errors=3)
 
-# Each guard prints its finding and returns non-zero.
+# A guard that fails prints its finding and returns a status that is not 0.
 
 guard_needed() { # a program that links gdrfab must start on a host that has nothing but the C library
 	local bad
@@ -74,7 +77,7 @@ guard_symbols() {
 	diff --label exported --label header -u "$work/exported" "$work/declared"
 }
 
-# A pattern for calls of a function of Rust's runtime, as objdump prints them: through the global offset table, or direct.
+# Prints a pattern that matches objdump's lines of calls of a function of Rust's runtime, through the global offset table or direct.
 calls_of() { # <part of its mangled name>
 	local at got
 	at=$(nm "$BUILT_SO" | awk -v name="$1" '$3 ~ name { sub(/^0+/, "", $1); print $1; exit }')
@@ -82,8 +85,9 @@ calls_of() { # <part of its mangled name>
 	echo "# (${got%|}) |(call|jmp) .*<[^>]*$1"
 }
 
-# A function that C calls ends the process if it unwinds. Where the compiler cannot exclude that, it calls panic_cannot_unwind. Each
-# catch_unwind has one such call, for the panic's payload. Any more calls show a path without catch_unwind.
+# An exported function must not unwind into C: Rust ends the process if it does. The compiler adds a call of panic_cannot_unwind to each
+# exported function in which it cannot exclude unwinding. Each catch_unwind has one such call, for the panic's payload. More calls in one
+# function show a path that no catch_unwind covers.
 guard_unwinding() {
 	if [ "$(uname -m)" != x86_64 ]; then
 		echo "skipped: reads the instructions of x86_64"
@@ -95,14 +99,14 @@ guard_unwinding() {
 		$0 ~ held { h[name]++; m++ }
 		END { for (f in e) if (e[f] > h[f]) print f; print n + 0, m + 0 }' >"$work/unwinding"
 	read -r n m < <(tail -n 1 "$work/unwinding")
-	# In a library that is built alone the compiler can exclude nearly all calls of the first kind.
+	# The numbers are low bounds, which show that the pattern still finds calls. A library that is built alone has few of the first kind.
 	[ "$n" -gt 5 ] && [ "$m" -gt 50 ] || { echo "found $n and $m calls: does it still read them?"; return 1; }
-	# Functions of the runtime library: its threads, and the printing of backtraces.
+	# Functions whose names lack gdrfab are of Rust's runtime library: its threads, and the printing of backtraces.
 	! sed '$d' "$work/unwinding" | grep gdrfab || { echo "^ a panic in these ends the process"; return 1; }
 }
 
-# In a build that panics on demand, a panic in every function and at every step of the data path must be caught. The installed
-# library must not have that switch.
+# In the build that panics on demand, a panic in every function and at every step of the data path must be caught. The installed
+# library must not have the switch for such panics.
 guard_panics() {
 	local provider said
 	! grep -q GDRFAB_PANIC "$so" || { echo "the installed library can be told to panic"; return 1; }
@@ -112,7 +116,7 @@ guard_panics() {
 	done
 }
 
-# The same build has debug assertions: a thread that takes locks against their order (sync::serial::Rank) panics there.
+# The build in PANIC_DIR has debug assertions: a thread that takes locks against their order (sync::serial::Rank) panics.
 guard_locks() {
 	local provider said
 	for provider in shm tcp; do
@@ -247,7 +251,7 @@ guard_uninstall() { # with the plugins, into directories that were there and oth
 	done
 	for _ in once again; do
 		(cd "$dest" && find . | sort) >"$work/before"
-		# Without cargo nothing is built, and a second install must change nothing.
+		# Without cargo, install does not build. The second install must change nothing.
 		for _ in 1 2; do
 			"$MAKE" -s install install-debug install-plugin-nccl install-plugin-libfabric CARGO=none OUT="$out" DESTDIR="$dest" PREFIX=/usr \
 				LIBDIR=/usr/lib/triplet || return 1

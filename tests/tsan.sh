@@ -4,14 +4,14 @@
 # PREFIX, where the ordinary library is installed, and CARGO_TARGET_DIR. Arguments go to c-tests/run.sh in place of the
 # usual programs.
 #
-# helgrind is no substitute: it knows the locks of pthread, and the library's are others.
+# helgrind is no substitute, because helgrind knows only the locks of pthread, and the library has locks of its own.
 set -eu -o pipefail
 
 work=$CARGO_TARGET_DIR/tsan
 host=$(rustc -vV | sed -n 's/^host: //p')
 mkdir -p "$work/prefix/lib/pkgconfig"
 
-# rustc calls these functions, and the runtime of older gccs lacks them; its memcpy does the checking.
+# rustc calls these functions, which the runtime of older gccs lacks. Here each calls memcpy and the like, which that runtime checks.
 cat >"$work/mem.c" <<'C'
 #include <string.h>
 void *__tsan_memcpy(void *to, const void *from, size_t n) { return memcpy(to, from, n); }
@@ -28,16 +28,16 @@ meant="-Cunsafe-allow-abi-mismatch=sanitizer"
 if echo 'pub fn f() {}' | rustc --crate-type lib --crate-name probe $flags $meant --out-dir "$work" - 2>/dev/null; then
 	flags="$flags $meant"
 fi
-# With --target the flags do not apply to build scripts. Without optimisation every local variable would be checked.
+# With --target the flags do not apply to build scripts. Level 1, because without optimisation every local variable is checked.
 CARGO_PROFILE_DEV_OPT_LEVEL=1 RUSTFLAGS="$flags -Clink-arg=$work/mem.o" cargo build -p gdrfab --lib --no-default-features --target "$host" --target-dir "$work"
 
-# A copy of the installation with the other library.
+# A copy of the installation, with the library for ThreadSanitizer in place of the ordinary one.
 cp -r "$PREFIX/include" "$work/prefix/"
 sed "s|^prefix=.*|prefix=$work/prefix|" "$PREFIX/lib/pkgconfig/gdrfab.pc" >"$work/prefix/lib/pkgconfig/gdrfab.pc"
 cp "$work/$host/debug/libgdrfab.so" "$work/prefix/lib/"
 ln -sf libgdrfab.so "$work/prefix/lib/$(readelf -dW "$work/prefix/lib/libgdrfab.so" | sed -n 's/.*SONAME.*\[\(.*\)\]/\1/p')"
 
-# Older runtimes cannot place their shadow memory if the kernel randomises addresses widely.
+# Address randomisation is switched off, because older runtimes cannot place their shadow memory if the kernel randomises widely.
 fixed=()
 setarch "$(uname -m)" -R true 2>/dev/null && fixed=(setarch "$(uname -m)" -R)
 
@@ -52,8 +52,8 @@ if [ $# -gt 0 ]; then
 	run "$@"
 	exit
 fi
-# One of the threaded claims is left out: with automatic progress another process tells the reader that memory was written, and the
-# sanitizer cannot see an order that another process makes.
+# Of the program threads, automatic_progress_serves_an_idle_target is left out: there another process tells the reader that memory was
+# written, and the sanitizer cannot see an order that another process makes.
 run threads:one threads:each cntr connection cq cq_error deadline eq fork info info_hints msg msg_order options wait \
 	rdma_transport_races:memory rdma_transport_races:words
 TEST_RDM=1 run threads:one threads:each

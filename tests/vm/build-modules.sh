@@ -1,14 +1,14 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-# Builds drivers for the guest's kernel: soft-RoCE with import of dma-bufs (rxe-dmabuf.h), which no kernel has yet, and
+# Builds two drivers for the guest's kernel: soft-RoCE that imports dma-bufs (rxe-dmabuf.h), which no kernel has yet, and
 # soft-iWARP, which Debian leaves out.
 #
 #   tests/vm/build-modules.sh OUTDIR     makes OUTDIR/rdma_rxe.ko and OUTDIR/siw.ko
 #
-# The patched soft-RoCE has a parameter no_dmabuf=DEVICE (also /sys/module/rdma_rxe/parameters/no_dmabuf): that device
-# refuses dma-bufs, as the packaged driver does. To have the packaged driver, do not load this one.
+# The patched soft-RoCE has a parameter no_dmabuf=DEVICE (also /sys/module/rdma_rxe/parameters/no_dmabuf): the device of this
+# name refuses dma-bufs, as the packaged driver does.
 #
-# Sources and results are kept in $GDRFAB_VM_CACHE, nothing is installed. Exit status 77: it cannot be done here.
+# The drivers are kept in $GDRFAB_VM_CACHE, nothing is installed. Exit status 77: this machine cannot build them.
 set -u -o pipefail
 
 here=$(cd "$(dirname "$0")" && pwd)
@@ -45,17 +45,17 @@ fetch() {
 	rm -f $debs
 	# The headers' own Makefile contains the path at which they would be installed.
 	echo "include $build/usr/src/linux-headers-$release-common/Makefile" >"$build/usr/src/linux-headers-$kernel/Makefile"
-	# The first to set an operation wins.
+	# rxe_dmabuf_ops is set before rxe_dev_ops, because the first of two calls that set an operation wins.
 	cp "$here/rxe-dmabuf.h" "$build/rxe/" &&
 		sed -i -e 's/^static const struct ib_device_ops rxe_dev_ops = {/#include "rxe-dmabuf.h"\n\n&/' \
 			-e 's/^\tib_set_device_ops(dev, &rxe_dev_ops);/\tib_set_device_ops(dev, \&rxe_dmabuf_ops);\n&/' \
 			"$build/rxe/rxe_verbs.c" && [ "$(grep -c 'rxe.dmabuf' "$build/rxe/rxe_verbs.c")" = 2 ] || return 1
-	# Repairs a defect of the kernel that makes it panic: the rest of a message arrives after the queue pair has
-	# given up its receive.
+	# Repairs a defect of the kernel, a panic if the rest of a message arrives after the queue pair has given up the
+	# message's receive.
 	sed -i '/^static enum resp_states send_data_in(/,/^}/s/^\tint err;$/&\n\n\tif (!qp->resp.wqe)\n\t\treturn RESPST_ERR_LENGTH;/' \
 		"$build/rxe/rxe_resp.c" && grep -q '!qp->resp.wqe)$' "$build/rxe/rxe_resp.c" || return 1
-	# Repairs another, an endless loop: if the queue pair enters the error state meanwhile, a refused request is
-	# processed and refused again and again. With this change the receiver's next turn drops the request.
+	# Repairs another defect, an endless loop: if the queue pair enters the error state while a request is processed, the
+	# request is refused and processed again and again. With this change the receiver's next turn drops the request.
 	sed -i '/^static enum resp_states do_complete(/,/^}/s/return RESPST_CHK_RESOURCE;/return RESPST_DONE;/' "$build/rxe/rxe_resp.c" &&
 		[ "$(grep -c 'return RESPST_CHK_RESOURCE;' "$build/rxe/rxe_resp.c")" = 1 ]
 }

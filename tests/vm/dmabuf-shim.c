@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * libibverbs with registration of dma-bufs for soft-RoCE: rdma-core's provider lacks the call, so this library
- * issues the kernel's command itself. GDRFAB_DEBUG=ibverbs=FILE names it in place of libibverbs.so.1. It is linked with
- * -libverbs, to which it passes all other calls. It can be preloaded as well.
+ * A library in place of libibverbs that registers dma-bufs with soft-RoCE. rdma-core's provider for soft-RoCE lacks the
+ * call, so this library issues the kernel's command itself. GDRFAB_DEBUG=ibverbs=FILE makes gdrfab load this library, which
+ * is linked with -libverbs and leaves all other calls to libibverbs. The library can be preloaded as well.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>

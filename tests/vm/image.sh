@@ -1,7 +1,8 @@
 # shellcheck shell=bash
 # SPDX-License-Identifier: Apache-2.0 OR MIT
 # The guest's file system, an initramfs: a base image, cached by kernel and packages, to which each run appends its own
-# files. Sourced after kernel.sh. Programs and libraries are the host's, so that programs built here run there.
+# files. Sourced after kernel.sh. Programs and libraries are those of the host, so that programs built on the host run in the
+# guest.
 
 image_modules="rdma_rxe crc32_generic crc32_pclmul siw crc32c_generic libcrc32c ib_uverbs rdma_ucm ib_umad udmabuf
 	system_heap vgem veth dummy 9pnet_virtio 9p virtio_pci virtio_console"
@@ -11,7 +12,7 @@ image_programs="ip rdma bash dash timeout env nohup"
 image_libraries="libibverbs.so.1 librdmacm.so.1 libstdc++.so.6 libgcc_s.so.1 libpthread.so.0 libdl.so.2 librt.so.1 libm.so.6
 	libnss_files.so.2"
 
-# The shared libraries that ELF files need, into <root>/lib.
+# Copies the shared libraries that ELF files need into <root>/lib.
 copy_libraries() { # <root> <file...>
 	local root=$1 file line
 	shift
@@ -38,7 +39,7 @@ pack() { # <directory>
 	(cd "$1" && find . -mindepth 1 | LC_ALL=C sort | run_tool cpio -o -H newc -R 0:0 --quiet) | run_tool zstd -q -3 -T2
 }
 
-# The wanted modules and all that they depend on, uncompressed.
+# Puts the wanted modules and all modules on which they depend into the image, uncompressed.
 image_put_modules() { # <root>
 	local to=$1/lib/modules/$kernel queue=$image_modules done=" " name file out
 	mkdir -p "$to"
@@ -80,7 +81,8 @@ image_put_programs() { # <root> <further packages...>
 	done
 	# busybox's shell would prefer its own ip.
 	ln -sf dash "$root/bin/sh"
-	# Packages that were requested by name are copied whole (valgrind has its tools in other directories).
+	# Packages that were requested by name are copied whole, but for /usr/share and /etc, because valgrind has its tools in
+	# other directories than bin.
 	for package in "$@"; do
 		for file in $(files_of "$package" | grep -vE '/$|^(/usr)?/s?bin/|^/usr/share/|^/etc/'); do
 			[ -f "$unpacked$file" ] && name=$unpacked$file || name=$file
@@ -99,7 +101,7 @@ image_put_libraries() { # <root>
 		[ -e "$root/lib/$name" ] || cp -L "$file" "$root/lib/"
 		copy_libraries "$root" "$file"
 	done
-	# Only the verbs providers of the guest's devices.
+	# Of the providers of libibverbs only those of the guest's devices are copied.
 	mkdir -p "$root/lib/$arch/libibverbs" "$root/etc/libibverbs.d" "$root/etc/ld.so.conf.d"
 	for dir in "$unpacked" ""; do
 		for file in "$dir/usr/lib/$arch/libibverbs"/lib{rxe,siw}-rdmav*.so; do

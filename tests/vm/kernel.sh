@@ -2,12 +2,15 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
 # The guest's kernel: Debian's 6.12, unpacked in the cache. Sourced after packages.sh. kernel_find sets
 #
-#   kernel    its version, as `uname -r` says it      vmlinuz      the image
-#   modules   its tree of modules                     kernel_apt   an apt configuration that knows its packages
+#   kernel      the version, as `uname -r` prints it
+#   vmlinuz     the file of the image
+#   modules     the directory of the modules
+#   kernel_apt  the file of an apt configuration that knows the kernel's packages
 #
-# The mirror is the one of this machine's apt. GDRFAB_VM_SUITE and GDRFAB_VM_MIRROR choose another suite or mirror.
+# The packages come from the mirror that this machine's apt uses. GDRFAB_VM_SUITE and GDRFAB_VM_MIRROR choose another suite or mirror.
 
-# A Debian 13 host has the compiler of its own 6.12; the backport for Debian 12 suits all others.
+# The suite of the kernel. Modules are built with this machine's compiler: that of Debian 13 suits the 6.12 of Debian 13, and compilers
+# of all other hosts suit the backport of 6.12 for Debian 12.
 kernel_suite() {
 	local id version
 	id=$(. /etc/os-release && echo "${ID:-}") version=$(. /etc/os-release && echo "${VERSION_ID:-}")
@@ -25,7 +28,7 @@ kernel_mirror() {
 	echo "${GDRFAB_VM_MIRROR:-$uri}"
 }
 
-# Unpacks the image's package without the families of modules that no such guest needs.
+# Unpacks the package of the kernel's image, without families of modules that the guest does not need.
 kernel_unpack() { # <.deb> <directory>
 	local skip='/kernel/(sound|fs/(nls|btrfs|xfs|ocfs2|gfs2|ntfs3|f2fs|ceph|smb|nfsd?|jfs|ubifs)'
 	skip+='|net/(netfilter|sched|bluetooth|mac80211|wireless|can|atm|ax25)|drivers/(media|iio|usb|platform|hid|hwmon|scsi'
@@ -46,7 +49,7 @@ kernel_find() {
 	kernel_apt=$(apt_state "$suite" "deb [signed-by=$key arch=amd64] $(kernel_mirror) $suite main") || die "cannot write $cache"
 	state=${kernel_apt%/*}
 
-	# The newest kernel is looked up once a week; without an answer the last one stays.
+	# The newest kernel is looked up once a week. If the mirror does not answer, the kernel found before is used.
 	if [ -z "$(find "$state/image" -mtime -7 2>/dev/null)" ]; then
 		say "looking up the newest kernel of $suite"
 		image=$(export APT_CONFIG=$kernel_apt && quietly apt-get -q update &&

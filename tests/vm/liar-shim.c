@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * Of the same library as dmabuf-shim.c: makes the process a peer that lies about its receives (c-tests/rdm/rdm_lies.c), or loses
- * what its card is answered, or the way to the peer's (c-tests/verbs/verbs_rails*.c). All else it does is the library's, so this comes
- * in the middle of a connection that works.
+ * Linked into the same library as dmabuf-shim.c, in place of libibverbs. A test calls the functions below to make its own process a peer
+ * that lies about its receives (c-tests/rdm/rdm_lies.c), or to lose the answers to its card's requests or the card's way to the peer
+ * (c-tests/verbs/verbs_rails*.c). All other calls go to libibverbs, so these faults happen in the middle of a working connection.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -14,12 +14,12 @@
 
 #define API __attribute__((visibility("default")))
 
-/* From now on each message claims that `credits` more receives are posted than really are. With `no_receives`, none
- * is posted any more. */
+/* From now on each message claims that `credits` more receives are posted than really are. With `no_receives`, no
+ * receive is posted any more. */
 API void verbs_lie(int credits, bool no_receives);
 
 /* From now on the answer to every `of_each`-th request from soft-RoCE's device of this name is lost: its queue pair
- * fails as if no answer had come, with all that follows. 0: none is lost. */
+ * fails as if no answer had come, with all that follows. 0: no answer is lost. */
 API void verbs_lose_answers(const char *device, int of_each);
 
 /* The next `times` attempts to connect a queue pair of the device of this name fail; 0: no change. Returns the

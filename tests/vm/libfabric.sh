@@ -1,13 +1,13 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-# Runs in the guest: the provider for libfabric over soft-RoCE, under the programs of plugins/libfabric/tests and under Open MPI. Their
-# binaries are in /fi/bin, the provider in /fi/lib; check.sh there counts the lines.
+# In the guest: runs the programs of plugins/libfabric/tests, and Open MPI, with the provider for libfabric over soft-RoCE. The programs
+# are in /fi/bin, the provider in /fi/lib. plugins/libfabric/tests/check.sh starts this script and counts the lines.
 #
 #   libfabric.sh PROGRAM... -- RANKS...
 set -u
 
 export FI_PROVIDER_PATH=/fi/lib FI_GDRFAB_PROVIDERS=verbs FI_PROVIDER=gdrfab TEST_FI_PROVIDER=gdrfab TEST_FAST=1
-# The guest's cards are on networks of their own, and ranks are dealt out to equal cards.
+# One card is named, because ranks are distributed over equal cards, and the guest's cards are on networks that do not reach each other.
 export GDRFAB_VERBS_DEVICE=rxe0
 cd /fi/bin || exit 1
 # A crash or a time-out is a failure too.
@@ -24,7 +24,7 @@ while [ $# -gt 0 ] && [ "$1" != -- ]; do
 done
 shift
 
-# Connectionless endpoints: the fabrics for each choice of providers; then messages, tags and RMA over the card alone.
+# Connectionless endpoints: first the fabrics that fi_info lists for each choice of providers, then messages, tags and RMA over the card.
 offers() { # <providers> <fabrics>
 	local got
 	got=$(FI_GDRFAB_PROVIDERS=$1 ./fi_info -p gdrfab -t FI_EP_RDM | sed -n 's/.*fabric: //p' | sort -u | paste -sd' ')
@@ -38,7 +38,7 @@ for claim in tags_sources_data many_messages_in_one_buffer writes_and_reads_with
 	run 60 rdm_msg $claim
 done
 
-# The smallest job runs over ofi_rxm, which must be named as well; larger ones over connectionless endpoints.
+# The smallest job runs over ofi_rxm, which must be named beside gdrfab; larger jobs run over connectionless endpoints.
 unset FI_PROVIDER
 layers="gdrfab;ofi_rxm"
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_plm=isolated

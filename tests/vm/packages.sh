@@ -1,11 +1,11 @@
 # shellcheck shell=bash
 # SPDX-License-Identifier: Apache-2.0 OR MIT
 # Provides Debian packages without installing any: packages that the host has are used, the others are downloaded by apt-get
-# and unpacked in the cache. So no root is needed, and nothing on the host changes. Sourced by the scripts beside it, under
-# `set -u`.
+# and unpacked in the cache. So no root is needed, and nothing on the host changes. The scripts in this folder source this file,
+# under `set -u`.
 
 cache=${GDRFAB_VM_CACHE:-${XDG_CACHE_HOME:-${HOME:-/var/tmp}/.cache}/gdrfab-vm}
-# Programs and libraries of one release do not run with those of another.
+# There is one directory per release, because programs and libraries of one release do not run with those of another.
 unpacked=$cache/root-$(. /etc/os-release 2>/dev/null && echo "${ID:-unknown}${VERSION_ID:-}")
 arch=x86_64-linux-gnu
 
@@ -13,7 +13,7 @@ say() { [ -n "${quiet:-}" ] || echo "vm: $*" >&2; }
 die() { echo "vm: $*" >&2 && exit 2; }
 skip() { echo "SKIP: no virtual machine: $*" >&2 && exit 77; }
 
-# Checks the programs that all of this needs, makes the cache, and locks out other runs until unlock.
+# Checks that the programs for packages exist, makes the cache, and locks out other runs until unlock.
 lock() {
 	[ "$(uname -sm)" = "Linux x86_64" ] || skip "the guest is Linux on amd64, and this is $(uname -sm)"
 	local tool
@@ -68,8 +68,7 @@ download() { # <package[=version]...>
 installed() { [ "$(dpkg-query -W -f='${db:Status-Status}' "$1" 2>/dev/null)" = installed ]; }
 have() { [ -e "$unpacked/.files-$1" ] || installed "$1"; }
 
-# Prints the packages that apt would install for these, as name=version. Only a simulation: nothing is installed or
-# locked.
+# Prints the packages that apt would install for these, as name=version. apt only simulates: nothing is installed or locked.
 would_install() {
 	apt-get -s -o Debug::NoLocking=1 install --no-install-recommends "$@" 2>/dev/null |
 		sed -n 's/^Inst \([^ ]*\) .*(\([^ ]*\) .*/\1=\2/p'
@@ -101,7 +100,7 @@ want() { # <package...>
 	list=$(would_install "${missing[@]}")
 	# shellcheck disable=SC2086 # a list of words
 	if [ -z "$list" ] || ! list=$(download $list 2>/dev/null); then
-		# The host's package lists are missing or old, and only root may renew them.
+		# The host's package lists are missing or old, and only root may renew them: use lists in the cache.
 		local APT_CONFIG
 		APT_CONFIG=$(apt_state host) && export APT_CONFIG && quietly apt-get -q update || return 1
 		list=$(would_install "${missing[@]}")
@@ -114,7 +113,7 @@ want() { # <package...>
 files_of() { cat "$unpacked/.files-$1" 2>/dev/null || dpkg-query -L "$1"; }
 version_of() { cat "$unpacked/.version-$1" 2>/dev/null || dpkg-query -W -f='${Version}\n' "$1" 2>/dev/null; }
 
-# Prints the path of a program, library or directory: the unpacked one, else the host's.
+# Prints the path of a program (tool) or library: the unpacked one if there is one, else the host's.
 tool() { # <program>
 	local dir
 	for dir in "$unpacked"/{usr/bin,bin,usr/sbin,sbin} /usr/bin /bin /usr/sbin /sbin; do

@@ -1,17 +1,17 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-# In the guest: gdrfab-perf beside perftest on the same device with the same settings, in turns, and prints a table in
-# Markdown. Emulated CPUs are slow and noisy, so the figure is the ratio: the median over the rounds of gdrfab's result
-# divided by perftest's of the same round. `make bench-verbs` runs it.
+# In the guest: runs gdrfab-perf and perftest in turns, on the same device with the same settings, and prints a table in
+# Markdown. Emulated CPUs are slow and noisy, so the figure to read is the ratio: gdrfab's result divided by perftest's of the
+# same round, as the median of the rounds. `make bench-verbs` runs this script.
 #
 #   ROUNDS=9 DEVICE=rxe0 NODE=10.77.0.1 GID=1 perftest.sh [TEST...]
 #   PROVIDER=perftest measures perftest against itself: the noise of the method.
-#   TESTs: write-bw:64K read-bw:1M write-lat:8 send-lat:4K and so on, bandwidth also with :N for one completion every N
-#   operations on both sides (perftest's -Q; without, each has its own, which is perftest's usual for more than 8 KiB; for
-#   less it is 100); send-lat:8::rdm is gdrfab's connectionless endpoints beside the same perftest
+#   TEST is <test>:<size>, such as write-bw:64K, read-bw:1M, write-lat:8 or send-lat:4K. A bandwidth test may end with :N, for
+#   one completion every N operations on both sides (perftest's -Q); without :N each operation has a completion. perftest's own
+#   default is 1 for more than 8 KiB, else 100. send-lat:8::rdm measures gdrfab's connectionless endpoints beside the same perftest
 #
-# Same on both sides: device, GID index and so MTU, tx depth, number of operations, completions, placing on CPUs. Both
-# connect over the device's own address; perftest exchanges its addresses over TCP, gdrfab by rdma_cm.
+# Both have the same device, GID index and so MTU, tx depth, number of operations, completions, and CPUs. Both connect over the
+# device's own address; perftest exchanges its addresses over TCP, gdrfab by rdma_cm.
 set -u
 
 rounds=${ROUNDS:-9} device=${DEVICE:-rxe0} node=${NODE:-${TEST_NODE:-10.77.0.1}} gid=${GID:-1}
@@ -34,7 +34,7 @@ iterations() { # <test> <bytes>
 	esac
 }
 
-# Each prints one number: MB/s (10^6 bytes), or the median in us. The server has CPU 0, the client CPU 1.
+# perftest() and gdrfab() print one number: MB/s (10^6 bytes), or the median in us. The server has CPU 0, the client CPU 1.
 
 perftest() { # <test> <bytes> <iterations> <operations to a completion>
 	local program=ib_${1/-/_} options="-d $device -x $gid -F -s $2 -n $3" server i
@@ -42,7 +42,7 @@ perftest() { # <test> <bytes> <iterations> <operations to a completion>
 	# shellcheck disable=SC2086 # a list of words
 	taskset 1 timeout 120 "$program" $options >/dev/null 2>"$work/err" &
 	server=$!
-	# Until it listens (port 18515).
+	# Waits until the server listens (port 18515).
 	for ((i = 0; i < 100; i++)); do
 		grep -q ':4853 00000000:0000 0A' /proc/net/tcp && break
 		grep -q ':4853 .* 0A' /proc/net/tcp6 2>/dev/null && break
@@ -51,7 +51,7 @@ perftest() { # <test> <bytes> <iterations> <operations to a completion>
 	# shellcheck disable=SC2086
 	timeout 120 taskset 2 "$program" $options 127.0.0.1 2>>"$work/err" | tee "$work/perftest.out" |
 		awk -v test="$1" -v bytes="$2" '$1 == bytes {
-			# Of the two columns, the one with more digits.
+			# perftest prints MB/s and millions of messages per second; the column with more digits is used.
 			print test ~ /lat$/ ? $5 : bytes <= 8192 ? $5 * bytes : $4 * 1.048576
 		}'
 	wait $server
@@ -61,8 +61,7 @@ gdrfab() { # <test> <bytes> <iterations> <operations to a completion> [rdm]
 	[ "$provider" != perftest ] || { perftest "$@" && return; }
 	local options="-p $provider -s $2 -n $3 --cpus 1,0${5:+ --ep $5}" key=t_typical_usec
 	[ "$provider" != verbs ] || options="$options --name $node"
-	# perftest's target of writes and reads sleeps, and so leaves its CPU to the emulated device; gdrfab's does the
-	# same.
+	# The target of writes and reads sleeps (--sleep) as perftest's does, and so leaves its CPU to the emulated device.
 	case $1 in *-bw) options="$options -d $depth -Q $4 --sleep" key=bw_average_mb_s ;; esac
 	# shellcheck disable=SC2086
 	timeout 120 gdrfab-perf "$1" $options --local --json 2>"$work/err" | tee "$work/gdrfab.out" |
@@ -86,7 +85,7 @@ for each in "$@"; do
 	n=$(iterations "$test" "$bytes")
 	rm -f "$work"/{perftest,gdrfab,ratio}
 	for ((round = 0; round < rounds; round++)); do
-		# The order alternates within the round, too.
+		# The order within a round alternates from round to round.
 		if [ $((round % 2)) -eq 0 ]; then
 			p=$(perftest "$test" "$bytes" "$n" "${every:-1}") g=$(gdrfab "$test" "$bytes" "$n" "${every:-1}" "$kind")
 		else

@@ -1,15 +1,14 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0 OR MIT
 # In the guest: runs conformance programs that were built on the host, once for each pass, and sums up as c-tests/run.sh
-# does. tests/check-verbs.sh puts everything below /gdrfab and calls it.
+# does. tests/check-verbs.sh puts this script and the programs below /gdrfab in the guest, and calls the script.
 #
 #   programs.sh [--claim TEXT] [--keep-going] [--then SCRIPT] PASS=PROGRAM[:CLAIM TEXT],PROGRAM...
 #   programs.sh --shell PASS 'CMD'        runs CMD with the environment of a pass
 #
-# A pass is a device: rxe, norxe (soft-RoCE that refuses dma-bufs), siw; domain, which is rxe by programs that promise to
-# use a domain from one thread at a time; rails, both of soft-RoCE at once, the second lost again and again; or shm, without a
-# device. SCRIPT prints claims of its own, and runs after the
-# passes with the environment of rxe.
+# The passes: rxe (soft-RoCE); norxe (soft-RoCE that refuses dma-bufs); siw (soft-iWARP); domain (rxe, with programs that promise
+# to use a domain from one thread at a time); rails (both devices of soft-RoCE at once, the second lost again and again); shm (no
+# device). SCRIPT prints claims of its own, and runs after the passes, with the environment of rxe.
 set -u
 
 at=/gdrfab
@@ -54,7 +53,7 @@ choose() { # <pass>
 	esac
 }
 
-# Restores links and devices after a claim that failed.
+# Restores links and devices that a failed claim has taken away.
 restore() {
 	local each device driver link
 	for each in rxe0:rxe:rdma-eth0 rxe1:rxe:rdma-eth1 siw0:siw:rdma-eth2; do
@@ -77,7 +76,7 @@ count() { # <program> <its log>
 	local status ok bad
 	status=$(cat "$2.status" 2>/dev/null || echo "of nothing")
 	ok=$(grep -c '^ok ' "$2") bad=$(grep -c '^FAIL ' "$2")
-	# An end that no claim explains.
+	# The status is an error that no claim reports.
 	if [ "$bad" -eq 0 ] && [ "$status" != 0 ] && { [ "$status" != 77 ] || [ "$ok" -ne 0 ]; }; then
 		echo "FAIL $1: exit status $status"
 		bad=1
@@ -100,7 +99,7 @@ finish_all() {
 start() { # <pass> <program> <claim text>
 	local log=/tmp/$1.$2.$((++started)).log
 	case $2 in
-	# They take links and devices away.
+	# These programs take links and devices away, so they run alone.
 	verbs | verbs_rails* | rdm_atomic | rdm_cards)
 		finish_all
 		restore
@@ -129,7 +128,7 @@ for pass in "$@"; do
 		start "${pass%%=*}" "${program%%:*}" "${text#:}"
 	done
 	finish_all
-	# A failure on one device would repeat on the next.
+	# After a failure the next devices are left out, because the failure would probably repeat there.
 	[ -n "$keep_going" ] || [ $failed -eq 0 ] || break
 done
 if [ -n "$then" ] && { [ -n "$keep_going" ] || [ $failed -eq 0 ]; }; then

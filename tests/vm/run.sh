@@ -1,6 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-# Boots Debian's 6.12 kernel in QEMU with soft-RoCE and runs one command in the guest, as root there and as any user here.
+# Boots Debian's 6.12 kernel in QEMU with soft-RoCE and runs one command in the guest, as root of the guest. Any user of this
+# machine may run this script.
 #
 #   tests/vm/run.sh [options] -- CMD [ARG...]     (a single CMD may be a script: it is given to bash)
 #
@@ -8,13 +9,13 @@
 #     --module 'FILE.ko [P=V...]'  loads this module, with parameters, in place of the packaged one (repeatable)
 #     --provider FILE.so      a provider of libibverbs in place of the packaged one (repeatable)
 #     --share DIR             DIR appears at /host in the guest, to read and write
-#     --net single|two|none   rxe0 on 10.77.0.1 (the default); also rxe1 on 10.78.0.1; no RDMA device. Unless none is
-#                             wanted, a --module siw.ko gives siw0 on 10.88.0.1
+#     --net single|two|none   single (the default): rxe0 on 10.77.0.1; two: also rxe1 on 10.78.0.1; none: no RDMA device.
+#                             With single and two, --module siw.ko adds siw0 on 10.88.0.1
 #     --pkgs "P..."           further Debian packages for the guest, as "valgrind libc6-dbg"
 #     --mem MB (1024)  --smp N (2)  --timeout SECONDS (120)  --accel auto|tcg|kvm  --console FILE  --quiet
 #
 # The command's output is this script's stdout, and its exit status is this script's, except:
-#     77 there is no virtual machine to be had here    124 timed out    125 the guest died    2 wrong use
+#     77 this machine cannot have the virtual machine    124 timed out    125 the guest died    2 wrong use
 #
 # Nothing is installed: packages that the host lacks are kept unpacked in $GDRFAB_VM_CACHE (~/.cache/gdrfab-vm).
 set -u -o pipefail
@@ -105,7 +106,7 @@ done
 for provider in ${providers[@]+"${providers[@]}"}; do
 	cp -L "$provider" "$over/lib/$arch/libibverbs/" || die "--provider: cannot copy $provider"
 done
-# Two archives, each padded to 4 bytes, form one initramfs.
+# The initramfs is two archives, one after the other: the base image, padded to 4 bytes, and the files of this run.
 {
 	cat "$base"
 	head -c $(((4 - $(stat -c %s "$base") % 4) % 4)) /dev/zero
@@ -114,8 +115,8 @@ done
 rm -rf "$over"
 
 # ---- boot
-# The existence of /dev/kvm proves nothing: a host that is itself a guest may have one under which no ordinary kernel
-# boots.
+# KVM is used only if the CPU has the flag as well, because a host that is itself a guest may have a /dev/kvm under which no
+# ordinary kernel boots.
 if [ "$accel" = auto ]; then
 	accel=tcg
 	[ -w /dev/kvm ] && grep -qE '^flags.* (vmx|svm)( |$)' /proc/cpuinfo && accel=kvm
@@ -169,8 +170,8 @@ boot() {
 	wait $tail_pid 2>/dev/null
 }
 
-# A booting kernel patches its own code, which two emulated CPUs sometimes do not survive. Nothing of the run has
-# happened then, so it is started again; a guest that dies later is a failure.
+# A booting kernel patches its own code, and with two emulated CPUs it sometimes crashes at that. The command has not begun
+# then, so the guest is booted again, at most three times in all; a guest that dies later is a failure.
 for attempt in 1 2 3; do
 	boot
 	if [ "$accel" = kvm ] || [ -s "$work/out" ] || [ -s "$work/status" ] || ! grep -q 'Kernel panic' "$work/console"; then

@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-# Instructions of each step of a message over shm, of a connected endpoint and of connectionless ones, counted by callgrind like
-# benches/shm/count.sh; and the least time of a whole message, both sides in one thread.
+# Counts the instructions of each step of a message over shm, for a connected endpoint and for connectionless ones, by callgrind as
+# benches/shm/count.sh does. Then measures the least time of a whole message, with both sides in one thread.
 #
 #   PREFIX=... BUILD=... benches/rdm/count.sh [BYTES...]
 set -eu

@@ -1,6 +1,6 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-# The program of silent.c with more and more silent peers, then 256 processes that all send to all: silent.sh PROGRAM
+# Runs PROGRAM (silent.c, built) with more and more silent peers, then 256 processes that all send to all: benches/rdm/silent.sh PROGRAM
 set -e
 
 for n in 1 15 99 999; do "$1" shm $n 301; done

@@ -1,8 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-# Instructions of each step of a message and of RMA over shm, counted by callgrind, which needs no quiet machine: posting, taking the
-# sender's completion, arrival and its completion, posting the receive, and an empty poll. Each figure is the difference of two runs of
-# different lengths, so that connecting and closing do not count.
+# Counts the instructions of each step of a message and of RMA over shm: posting, taking the sender's completion, arrival and its
+# completion, posting the receive, and an empty poll. callgrind counts, so the machine need not be quiet. Each figure is the difference of
+# two runs of different lengths, so that connecting and closing do not count.
 #
 #   PREFIX=... BUILD=... DEPTHS='1 16' benches/shm/count.sh [BYTES...]
 set -eu

@@ -1,6 +1,6 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-# The program of idle.c with more and more idle connections: idle.sh PROGRAM
+# Runs PROGRAM (idle.c, built) with more and more idle connections: benches/tcp/idle.sh PROGRAM
 set -e
 
 for n in 0 99 9999; do

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
 # shellcheck shell=bash
-# To be sourced first. Starts the script again in a network namespace of its own, beside another namespace, in which `there` runs
-# commands. $peer is that namespace's process, which the script ends.
+# A script sources this file before anything else. The script then starts again in a network namespace of its own, and `there` runs
+# commands in a second namespace. $peer is the process that holds the second namespace; the script must end this process.
 
 if [ "${1-}" != --inside ]; then
 	as=-Urn

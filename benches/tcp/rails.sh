@@ -1,10 +1,11 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-# Bandwidth over two shaped links between two network namespaces of its own (tbf): each alone, and both as rails.
+# Measures the bandwidth of two links between two network namespaces that this script makes: each link alone, and both as rails. tc (tbf)
+# limits the rates of the links.
 #
-#   benches/tcp/rails.sh PROGRAM [RATE RATE]...     PROGRAM: rails.c, built; rates as of tc (1gbit 1gbit 1gbit 100mbit)
+#   benches/tcp/rails.sh PROGRAM [RATE RATE]...     PROGRAM: rails.c, built; pairs of rates as tc reads them (1gbit 1gbit 1gbit 100mbit)
 #
-# BYTES and SECONDS_EACH: of each run (16 MiB, 4); ROUNDS (3), of which the medians are printed, in MB/s.
+# BYTES: bytes of one write (16 MiB). SECONDS_EACH: seconds of each run (4). ROUNDS (3): the medians of the rounds are printed, in MB/s.
 set -u -o pipefail
 
 . "$(dirname "$0")/netns.sh"

@@ -1,11 +1,11 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-# Bandwidth over one connection: alone, with further streams as the library decides, and with four (GDRFAB_TCP_STREAMS=1, unset, 4):
-# over the loopback, and over links with limits or faults between two network namespaces of its own.
+# Measures the bandwidth of one connection with one stream, with further streams as the library decides, and with four streams
+# (GDRFAB_TCP_STREAMS=1, unset, 4): over the loopback, and over links with limits or faults between two network namespaces.
 #
 #   benches/tcp/streams.sh PROGRAM [PATH]...     PROGRAM: rails.c, built; PATH: the beginning of a row's name (all)
 #
-# BYTES and SECONDS_EACH: of each run (16 MiB, 12); ROUNDS (3), of which the medians are printed, in MB/s.
+# BYTES: bytes of one operation (16 MiB). SECONDS_EACH: seconds of each run (12). ROUNDS (3): the medians are printed, in MB/s.
 set -u -o pipefail
 
 . "$(dirname "$0")/netns.sh"

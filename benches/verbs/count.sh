@@ -1,9 +1,9 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-# The number of instructions that gdrfab adds to a posted 8-byte write and its completion, beside ibv_post_send and ibv_poll_cq with the
-# same work request, and to a message with its receive and two completions. Counted by callgrind over a libibverbs whose queues do
-# nothing, so that neither RDMA nor a quiet machine is needed. Each figure is the difference of two runs of different lengths, so that
-# opening and closing do not count. Exit status 1 if there are too many.
+# Counts the instructions that gdrfab adds to ibv_post_send and ibv_poll_cq with the same work request: for an 8-byte write with its
+# completion, and for a message with its receive and two completions. callgrind counts over a fake libibverbs whose queues do nothing, so
+# neither RDMA nor a quiet machine is needed. Each figure is the difference of two runs of different lengths, so that opening and closing
+# do not count. Exit status 1 if gdrfab adds too many ($most).
 #
 #   PREFIX=... FAKES=... BUILD=... benches/verbs/count.sh
 set -eu

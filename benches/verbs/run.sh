@@ -1,8 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-# All figures of the verbs provider: beside perftest, beside the bare registration of dma-bufs, and unregistered beside registered
-# memory, in the virtual machine of tests/check-verbs.sh; and instructions beside the bare verbs on this host. `make bench-verbs` runs
-# this script.
+# Makes all figures of the verbs provider. In the virtual machine of tests/check-verbs.sh: gdrfab beside perftest, its registration beside
+# the bare calls of the verbs, and unregistered beside registered memory. On this host: instructions beside the bare verbs.
+# `make bench-verbs` runs this script.
 #
 #   PREFIX=... benches/verbs/run.sh [ROUNDS]
 set -u

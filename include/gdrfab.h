@@ -18,15 +18,16 @@ extern "C" {
 #endif // __cplusplus
 
 /* ---- All calls -----------------------------------------------------------------------------------------
- * Names, arguments, bits and errno values follow libfabric; "mirrors" names the counterpart there, and where
- * nothing is named there is none.
+ * Names, arguments, bits and errno values follow libfabric. "Mirrors" names the counterpart there; a comment
+ * without that word has none.
  *
  * Results of type int and ssize_t are 0 or a count, or a negative errno: one of <errno.h> or a GDRFAB_E*.
- * gdrfab_last_error() has the reason in words. Causes of the errnos that are listed below without one:
+ * gdrfab_last_error() has the reason in words. An errno that a call lists without a cause has this one:
  *
  *   -EINVAL            a required pointer is NULL; a size, count or number is out of range; a reserved field
  *                      is not 0; struct_size is not set. Any call may return it
  *   -E2BIG             a struct is longer than the library knows it, and the unknown part is not zero
+ *   -GDRFAB_EBADFLAGS  flags has a bit that the call does not define
  *   -ENOMEM, -EMFILE, -ENFILE, -ENOSPC
  *                      the kernel has no memory, no file descriptor, or no more of what it counts per user
  *                      (memory files, watched sockets). Without memory any call that posts, opens, connects,
@@ -43,8 +44,8 @@ extern "C" {
  * for that length. A call that gives an address reads the size of addr from *addrlen, and writes the bytes
  * used, NUL included; with -GDRFAB_ETOOSMALL it writes the bytes needed.
  *
- * Arguments that a comment leaves out: flags is 0; timeout_ms counts milliseconds, -1: no limit; context is
- * a pointer of the caller's that the library only gives back.
+ * Arguments that a comment leaves out: flags is 0; timeout_ms counts milliseconds, -1: no limit, 0: does not
+ * sleep; context is a pointer of the caller's that the library only gives back.
  *
  * Units: waiting calls count milliseconds, as poll() does. Deadlines of operations and of connecting, in
  * structs and options, count nanoseconds, because most operations take less than a millisecond.
@@ -55,13 +56,13 @@ extern "C" {
  * thread.
  *
  * Signals, cancellation, descriptors: the library changes no handler. Its threads take no signal of the
- * program's, and no SIGPIPE or SIGXFSZ comes of its system calls: -EFBIG where RLIMIT_FSIZE leaves no room
- * for memory files. gdrfab_cq_sread(), gdrfab_cq_sreadfrom(), gdrfab_eq_sread() and gdrfab_cntr_wait() are
- * cancellation points while they sleep, and a signal handler may end the thread there, and nowhere else, by
- * pthread_exit(); in any other call cancellation of the thread waits until it returns. A thread calls nothing
- * while its cancel type is asynchronous. The library's descriptors are 3 and more, also where the program has
- * closed 0, 1 or 2; calls that open, register or connect may use these numbers until they return.
- * docs/abi.md describes the effect on other threads.
+ * program's, and no SIGPIPE or SIGXFSZ comes of its system calls: a call returns -EFBIG if RLIMIT_FSIZE
+ * leaves no room for memory files. gdrfab_cq_sread(), gdrfab_cq_sreadfrom(), gdrfab_eq_sread() and
+ * gdrfab_cntr_wait() are cancellation points while they sleep, and a signal handler may end the thread there,
+ * and nowhere else, by pthread_exit(); in any other call cancellation of the thread waits until it returns. A
+ * thread calls nothing while its cancel type is asynchronous. The library's descriptors are 3 and more, also
+ * where the program has closed 0, 1 or 2; calls that open, register or connect may use these numbers until
+ * they return. docs/abi.md describes the effect on other threads.
  *
  * Handles: an open call stores a handle, and the close call of its kind frees it. Close in the reverse order
  * of opening; a close takes bounded time, and of an object that others still use it returns -EBUSY. Using a
@@ -92,8 +93,9 @@ typedef struct gdrfab_list gdrfab_list;        /**< A list that is prepared. */
 #define GDRFAB_ENORX 269        /**< The peer posted no receive in time. */
 
 /* Version of this header. */
-#define GDRFAB_VERSION_MAJOR 0  /**< Changes when the ABI breaks; part of the SONAME. */
-#define GDRFAB_VERSION_MINOR 2  /**< Grows when functions or fields are added. */
+#define GDRFAB_VERSION_MAJOR 0  /**< Part of the SONAME. From 1 on: changes when the ABI breaks. */
+#define GDRFAB_VERSION_MINOR 2  /**< Grows when functions or fields are added; while MAJOR is 0, also when
+                                     the ABI breaks. */
 #define GDRFAB_VERSION_PATCH 0  /**< Grows with corrections. */
 
 /** Version of this header: major << 16 | minor, for gdrfab_getinfo(). Mirrors FI_VERSION. */
@@ -144,13 +146,15 @@ const char *gdrfab_last_error(void);
  * GDRFAB_RECV has receives of the provider's own instead. */
 #define GDRFAB_RX_CQ_DATA (1ull << 56)
 
-/* gdrfab_info.mr_mode: what the caller undertakes to do. shm requires nothing. Other mode bits of libfabric's
- * may be set in hints, and change nothing. */
+/* gdrfab_info.mr_mode: the caller's duties with memory. Only connected endpoints over verbs require some:
+ * GDRFAB_MR_LOCAL and GDRFAB_MR_PROV_KEY, iWARP also GDRFAB_MR_VIRT_ADDR. libfabric's other modes (FI_MR_*,
+ * bits 2 to 12) may be set in hints, and change nothing. */
 #define GDRFAB_MR_LOCAL (1u << 2)      /**< Local buffers need a gdrfab_mr_desc(), but for inject calls. */
 #define GDRFAB_MR_VIRT_ADDR (1u << 4)  /**< Remote addresses are virtual; else they count from attr.offset. */
 #define GDRFAB_MR_PROV_KEY (1u << 6)   /**< The provider chooses the keys; else requested_key is the key. */
-#define GDRFAB_MR_HMEM (1u << 10)      /**< Device buffers are registered, with any provider. Alone in
-                                            hints, it undertakes nothing else. */
+#define GDRFAB_MR_HMEM (1u << 10)      /**< Device buffers are registered; any provider requires that.
+                                            Alone in hints: keys of the caller's choice, offsets, no
+                                            GDRFAB_MR_LOCAL. */
 
 /* gdrfab_info.msg_order: which operations of an endpoint keep their order (RAW: a read after a write). */
 #define GDRFAB_ORDER_RAR (1ull << 0)          /**< Read after read. */
@@ -189,7 +193,8 @@ const char *gdrfab_last_error(void);
 /** A candidate of a provider, or, as hints, the needs of a caller (mirrors fi_info, flattened).
  *
  * As hints: gdrfab_dupinfo(NULL), or zeros with struct_size set. Such hints ask for nothing, as NULL in
- * their place does; a field of 0 or NULL asks for nothing. Strings that a caller sets stay the caller's. */
+ * their place does; a field of 0 or NULL asks for nothing. A size or limit in hints is the least that the
+ * caller needs. Strings that a caller sets stay the caller's. */
 typedef struct gdrfab_info {
     size_t struct_size;             /**< sizeof(gdrfab_info) */
     struct gdrfab_info *next;       /**< Next candidate, NULL at the end. */
@@ -197,9 +202,9 @@ typedef struct gdrfab_info {
     uint64_t tx_op_flags;           /**< Operation flags (*_COMPLETE, ...) of calls without flags. */
     uint64_t msg_order;             /**< GDRFAB_ORDER_*. Hint: all of these are needed. */
     uint64_t paths;                 /**< GDRFAB_PATH_* that the provider has. Hint: one of these is needed. */
-    /** GDRFAB_MR_*. Result: what the caller must do. Hint: what the caller can do. If a hint is not 0, the
-     * caller does not undertake the bits that it lacks: GDRFAB_MR_LOCAL alone asks for keys of the caller's
-     * choice and for offsets. */
+    /** GDRFAB_MR_*. Result: the caller's duties. Hint: duties that the caller accepts; 0: any. A hint that is
+     * not 0 refuses the duties that it lacks: GDRFAB_MR_LOCAL alone asks for keys of the caller's choice and
+     * for offsets. */
     uint32_t mr_mode;
     uint32_t ep_type;               /**< GDRFAB_EP_MSG or GDRFAB_EP_RDM */
     uint32_t threading;             /**< GDRFAB_THREAD_* */
@@ -274,7 +279,8 @@ typedef struct gdrfab_info {
  * @return 0, or
  *   -ENODATA nothing fits: gdrfab_last_error() names every candidate and why it does not;
  *   -EINVAL also a GDRFAB_ variable of the environment with a value that it cannot have (`gdrfab-info -e`
- *   lists them), or an unknown one that resembles a variable which decides who may connect;
+ *   lists them), one of an earlier version, or an unknown one that resembles a variable which decides who
+ *   may connect;
  *   -ENOSYS version is newer than this library, or the driver of hints->near_iface is not there;
  *   -ENODEV hints->near_device does not exist; -E2BIG; -GDRFAB_EBADFLAGS */
 int gdrfab_getinfo(uint32_t version, const char *node, const char *service, uint64_t flags,
@@ -405,7 +411,8 @@ void *gdrfab_fabric_context(struct gdrfab_fabric *fabric);
 int gdrfab_domain_open(struct gdrfab_fabric *fabric, const struct gdrfab_info *info, void *context,
                        struct gdrfab_domain **domain);
 
-/** Closes a domain: 0, -EBUSY (the words count the objects open in it), -EINVAL, -EPERM. Mirrors fi_close. */
+/** Closes a domain: 0, -EBUSY (the words count its open objects, and its memory of gdrfab_mem_alloc()),
+ * -EINVAL, -EPERM. Mirrors fi_close. */
 int gdrfab_domain_close(struct gdrfab_domain *domain);
 
 /** The context of gdrfab_domain_open(); NULL for NULL. Mirrors fid->context. */
@@ -613,7 +620,7 @@ int gdrfab_ep_getpeer(struct gdrfab_ep *ep, void *addr, size_t *addrlen);
 #define GDRFAB_NAME_LEN 48  /**< Bytes of the name of a connectionless endpoint. */
 
 /* Values of fi_addr besides indexes. */
-#define GDRFAB_ADDR_UNSPEC UINT64_MAX    /**< No index: of a receive, any peer. */
+#define GDRFAB_ADDR_UNSPEC UINT64_MAX    /**< No index. As src_addr of a receive: any peer. */
 #define GDRFAB_ADDR_NOTAVAIL UINT64_MAX  /**< The same, where an index was asked for and there is none. */
 
 /** Attributes of an address vector (mirrors fi_av_attr). */
@@ -623,8 +630,10 @@ typedef struct gdrfab_av_attr {
     uint64_t flags;      /**< 0 */
 } gdrfab_av_attr;
 
-/** Opens an address vector, freed by gdrfab_av_close(). Mirrors fi_av_open.
+/** Opens an address vector, freed by gdrfab_av_close(). Its fi_addr values are always indexes, as those of
+ * FI_AV_TABLE. Mirrors fi_av_open.
  *
+ * @param attr attributes, or NULL
  * @return 0, -EINVAL, -E2BIG, -GDRFAB_EBADFLAGS, -EPERM */
 int gdrfab_av_open(struct gdrfab_domain *domain, const struct gdrfab_av_attr *attr, void *context,
                    struct gdrfab_av **av);
@@ -698,8 +707,9 @@ ssize_t gdrfab_av_straddr(struct gdrfab_av *av, const void *addr, char *buf, siz
 /* Paths that the bytes can take between local memory and a peer's region. */
 #define GDRFAB_PATH_DIRECT (1ull << 0)    /**< Both map the pages, and the initiator's CPU copies. */
 #define GDRFAB_PATH_CMA (1ull << 1)       /**< The initiator's kernel copies, where ptrace is permitted. */
-#define GDRFAB_PATH_STAGED (1ull << 2)    /**< Bounce buffers, the target's progress: always possible. */
-#define GDRFAB_PATH_IPC (1ull << 3)       /**< The initiator's device driver copies from its mapping of it. */
+#define GDRFAB_PATH_STAGED (1ull << 2)    /**< Bounce buffers, with the target's progress: for any memory. */
+#define GDRFAB_PATH_IPC (1ull << 3)       /**< The initiator's device driver copies, through a mapping of
+                                               the peer's device memory. */
 #define GDRFAB_PATH_NIC (1ull << 4)       /**< The RDMA device reaches pinned host pages (ibv_reg_mr). */
 #define GDRFAB_PATH_DMABUF (1ull << 5)    /**< The RDMA device reaches a dma-buf (ibv_reg_dmabuf_mr). */
 #define GDRFAB_PATH_PEER_MEM (1ull << 6)  /**< The RDMA device reaches device memory by peer-memory. */
@@ -707,8 +717,8 @@ ssize_t gdrfab_av_straddr(struct gdrfab_av *av, const void *addr, char *buf, siz
 
 #define GDRFAB_PATHS_MAX 16  /**< Entries of an array by path; those of indexes without a path are 0. */
 
-/** Index of one GDRFAB_PATH_* in an array by path. 0, no path, has the index of the last entry, which no path
- * has. */
+/** Index of one GDRFAB_PATH_* in an array by path (gdrfab_stats.by_path, gdrfab_path_info.reasons). 0, no
+ * path, has the last index, which no path has. */
 #define GDRFAB_PATH_INDEX(path) (__builtin_ctzll((path) | 1ull << (GDRFAB_PATHS_MAX - 1)))
 
 /** Memory behind a descriptor: a dma-buf, or a file that can be mapped, such as a memfd (mirrors
@@ -736,7 +746,8 @@ typedef struct gdrfab_mr_attr {
     uint64_t offset;                        /**< Without GDRFAB_MR_VIRT_ADDR: the base address; else 0. */
     uint64_t requested_key;                 /**< The key, without GDRFAB_MR_PROV_KEY; else ignored. */
     void *context;                          /**< Any pointer; gdrfab_mr_context() returns it. */
-    uint64_t device;                        /**< Its number; 0 with HMEM_SYSTEM, ignored with HMEM_AUTO. */
+    uint64_t device;                        /**< Number of the memory's device; 0 with GDRFAB_HMEM_SYSTEM,
+                                                 ignored with GDRFAB_HMEM_AUTO. */
     /** GDRFAB_HMEM_*. GDRFAB_HMEM_AUTO: asks each driver of this host for the owner of the first address. A
      * file does not tell the device of its memory: with GDRFAB_MR_DMABUF, AUTO counts as GDRFAB_HMEM_SYSTEM,
      * and the CPU may read the bytes of small operations. If it must not, name the device
@@ -846,19 +857,20 @@ int gdrfab_mr_query(struct gdrfab_mr *mr, struct gdrfab_mr_info *info);
 /** Tells in words which paths a region offers, and why not the others: length of the text, or -EINVAL. */
 ssize_t gdrfab_mr_explain(struct gdrfab_mr *mr, char *buf, size_t len);
 
-/** Allocates memory that peers can map, which still has to be registered; gdrfab_mem_free() frees it.
+/** Allocates memory that peers can map; gdrfab_mem_free() frees it. The caller registers it afterwards, by
+ * gdrfab_mr_reg(), or memory of a device by gdrfab_mr_regattr() with the same iface and device.
  *
- * Host memory is zeroed, and operations on it use GDRFAB_PATH_DIRECT. It is a memory file, whose descriptor
- * is held until gdrfab_mem_free(). Memory of a device is of a kind that the vendor lets other processes map,
- * where it has one; it is not zeroed, and works with the vendor's own functions.
+ * Host memory is zeroed, and peers on this host reach it by GDRFAB_PATH_DIRECT. It is a memory file, whose
+ * descriptor is held until gdrfab_mem_free(). Memory of a device is of a kind that the vendor lets other
+ * processes map, where it has one; it is not zeroed, and works with the vendor's own functions.
  *
  * @param iface  GDRFAB_HMEM_*, not GDRFAB_HMEM_AUTO
  * @param device number of the device in this process; 0 with GDRFAB_HMEM_SYSTEM
  * @param len    bytes, not 0; rounded up to pages of the host, or to the granularity of the driver
  * @param addr   gets the address; that of host memory is page aligned
  * @return 0, -EINVAL, -GDRFAB_EBADFLAGS, -EPERM, -ENODEV (no such device), -ENOMEM, -EMFILE, -ENOSPC (too
- *   many memory files); of devices also -ENOSYS and -EIO (see Device memory), and -EOPNOTSUPP (the vendor's
- *   driver lets no library allocate for it) */
+ *   many memory files); of devices also -EPERM (the driver was opened before a fork), -ENOSYS, -EIO (see
+ *   Device memory), and -EOPNOTSUPP (the vendor's driver lets no library allocate for it) */
 int gdrfab_mem_alloc(struct gdrfab_domain *domain, uint32_t iface, uint32_t device, size_t len,
                      uint64_t flags, void **addr);
 
@@ -876,10 +888,12 @@ int gdrfab_mem_free(struct gdrfab_domain *domain, void *addr);
  * parent opened. A call leaves the thread's current device context as it was. All calls here may be made by
  * any thread. device is the number of the device in this process; 0 with GDRFAB_HMEM_SYSTEM.
  *
- * Errors of the calls that use a driver, left without a cause below:
+ * Causes of errnos that a call lists without one:
  *
  *   -ENOSYS   the driver is not installed, is too old, or is ruled out by GDRFAB_HMEM
  *   -ENODEV   the driver finds no device, or has none of that number
+ *   -ENOSYS, -ENODEV
+ *             also: GDRFAB_HMEM_DRIVER=adopt, and the process has not loaded and initialised the driver
  *   -EIO      the driver failed; or another errno that stands for what the driver said */
 
 /* Interfaces, with the numbers of libfabric's fi_hmem_iface. */
@@ -1055,9 +1069,9 @@ int gdrfab_hmem_flush(uint32_t iface, uint32_t device);
  * Several threads may post on one endpoint (GDRFAB_THREAD_SAFE).
  *
  * An operation that the target refuses (key, bounds, right, path) gives an error entry, and leaves the
- * target's memory untouched.
- * the last 8 bytes of a write become visible last; nothing else promises that: wait for a completion, or for
- * a write with data. */
+ * target's memory untouched. info->msg_order names the operations of an endpoint that take effect in the
+ * order of posting. Over shm's path direct, between host memory, the last 8 bytes of a write become visible
+ * last; nothing else promises that: wait for a completion, or for a write with data. */
 
 /* Flags of operations, in flags arguments and in gdrfab_info.tx_op_flags and rx_op_flags. */
 #define GDRFAB_REMOTE_CQ_DATA (1ull << 17)     /**< Carries data for the peer. Entry: data is valid. */
@@ -1474,9 +1488,10 @@ ssize_t gdrfab_trecvmsg(struct gdrfab_ep *ep, const struct gdrfab_msg_tagged *ms
 #define GDRFAB_CQ_FORMAT_DATA 3     /**< gdrfab_cq_data_entry. */
 #define GDRFAB_CQ_FORMAT_TAGGED 4   /**< gdrfab_cq_tagged_entry. */
 
-/* wait_obj of queues and counters. The waiting calls work with any. */
-#define GDRFAB_WAIT_NONE 0  /**< No descriptor. */
-#define GDRFAB_WAIT_FD 3    /**< A descriptor that poll() can wait on. */
+/* wait_obj of completion queues, event queues and counters; other values are -EINVAL (FI_WAIT_UNSPEC too).
+ * gdrfab_cq_sread(), gdrfab_eq_sread() and gdrfab_cntr_wait() work with both. */
+#define GDRFAB_WAIT_NONE 0  /**< No descriptor to poll (default). */
+#define GDRFAB_WAIT_FD 3    /**< A descriptor for poll(): gdrfab_cq_fd(), gdrfab_eq_fd(), gdrfab_cntr_fd(). */
 
 /** Attributes of a completion queue (mirrors fi_cq_attr). */
 typedef struct gdrfab_cq_attr {
@@ -1554,14 +1569,15 @@ typedef struct gdrfab_cq_err_entry {
     size_t len;            /**< Bytes that are in place. */
     void *buf;             /**< First byte of the operation's local buffer. */
     uint64_t data;         /**< The peer's data, if flags has GDRFAB_REMOTE_CQ_DATA. */
-    size_t olen;           /**< Bytes of a message that did not fit; len + olen is the whole message. */
+    size_t olen;           /**< With GDRFAB_ETRUNC: bytes that did not fit; len + olen is the whole
+                                message. */
     int err;               /**< Errno, positive. */
     int prov_errno;        /**< GDRFAB_PROV_*, for gdrfab_cq_strerror(). */
     void *err_data;        /**< In: a buffer for words, or NULL. */
-    size_t err_data_size;  /**< In: its bytes; out: bytes written, NUL included. */
+    size_t err_data_size;  /**< In: bytes of err_data; out: bytes written, NUL included. */
     uint64_t tag;          /**< The message's tag, if it is a receive and flags has GDRFAB_TAGGED. */
     uint64_t src_addr;     /**< The peer's index in the address vector, or GDRFAB_ADDR_NOTAVAIL. */
-    size_t block;          /**< Of a list, the block that failed. */
+    size_t block;          /**< Of a list: the block that failed, from 0. */
 } gdrfab_cq_err_entry;
 
 /** Reads completions, or drives the endpoints bound to the queue if there are none. Mirrors fi_cq_read.
@@ -1580,10 +1596,10 @@ ssize_t gdrfab_cq_read(struct gdrfab_cq *cq, void *buf, size_t count);
  * @return as gdrfab_cq_read() */
 ssize_t gdrfab_cq_readfrom(struct gdrfab_cq *cq, void *buf, size_t count, uint64_t *src_addr);
 
-/** gdrfab_cq_read() that waits for the first entry. Polls for GDRFAB_SPIN_US, then sleeps; needs no
- * descriptor. Several threads may wait on one queue. Mirrors fi_cq_sread.
+/** gdrfab_cq_read() that waits for the first entry. Polls for the microseconds of GDRFAB_SPIN_US, then
+ * sleeps; needs no GDRFAB_WAIT_FD. Several threads may wait on one queue. Mirrors fi_cq_sread, without cond.
  *
- * @param count      entries that buf holds, not 0
+ * @param count entries that buf holds, not 0
  * @return as gdrfab_cq_read(); -EAGAIN also after the timeout or gdrfab_cq_signal(); -EINTR (a signal);
  *   -EPERM; -EMFILE, -ENFILE, -ENOMEM, -ENOSPC (nothing to sleep on) */
 ssize_t gdrfab_cq_sread(struct gdrfab_cq *cq, void *buf, size_t count, int timeout_ms);
@@ -1633,13 +1649,14 @@ int gdrfab_cq_trywait(struct gdrfab_cq *cq);
  * Reports events of connections. Reading it drives connecting and listening. */
 
 /* Events. */
-#define GDRFAB_NOTIFY 0     /**< Of gdrfab_eq_write(); or of an endpoint whose port or rail is up again:
-                                 then words without NUL follow the gdrfab_eq_cm_entry. */
+#define GDRFAB_NOTIFY 0     /**< A port or rail of an endpoint is up again; words without NUL follow the
+                                 gdrfab_eq_cm_entry. Or the program's own (gdrfab_eq_write()). */
 #define GDRFAB_CONNREQ 1    /**< A peer asks a passive endpoint for a connection. */
 #define GDRFAB_CONNECTED 2  /**< An endpoint is connected. */
 #define GDRFAB_SHUTDOWN 3   /**< The peer closed, shut down or died. */
 
-#define GDRFAB_PEEK (1ull << 19)  /**< Of event queues: the event stays. Of gdrfab_trecvmsg(): see there. */
+#define GDRFAB_PEEK (1ull << 19)  /**< Flag of gdrfab_eq_read() and gdrfab_eq_sread(): the event stays. Of
+                                       gdrfab_trecvmsg(): see there. */
 
 /** Attributes of an event queue (mirrors fi_eq_attr). */
 typedef struct gdrfab_eq_attr {
@@ -1664,30 +1681,33 @@ void *gdrfab_eq_context(struct gdrfab_eq *eq);
 
 /** A connection event; the peer's private data follows it (mirrors fi_eq_cm_entry). */
 typedef struct gdrfab_eq_cm_entry {
-    void *object;              /**< The gdrfab_pep of GDRFAB_CONNREQ, else the gdrfab_ep: one field for
-                                    both, as libfabric's fid. */
+    void *object;              /**< To be cast (libfabric: fid): the gdrfab_pep of GDRFAB_CONNREQ, else the
+                                    gdrfab_ep. */
     void *context;             /**< The object's context. */
-    struct gdrfab_info *info;  /**< Of GDRFAB_CONNREQ, for gdrfab_ep_open(); gdrfab_freeinfo() frees it. */
+    struct gdrfab_info *info;  /**< Of GDRFAB_CONNREQ, else NULL: for gdrfab_ep_open(), or its handle for
+                                    gdrfab_pep_reject(); freed by gdrfab_freeinfo(). */
 } gdrfab_eq_cm_entry;
 
-/** The peer's private data behind an entry: as long as what the read returned, less the entry. */
+/** The peer's private data behind an entry; its length is the result of the read less the entry's size. */
 #define GDRFAB_EQ_CM_DATA(entry) ((const unsigned char *)((const gdrfab_eq_cm_entry *)(entry) + 1))
 
 /** A failed connection attempt, or why a connection broke (mirrors fi_eq_err_entry). */
 typedef struct gdrfab_eq_err_entry {
     size_t struct_size;    /**< sizeof(gdrfab_eq_err_entry), set by the caller */
-    void *object;          /**< The gdrfab_pep if data is GDRFAB_CONNREQ, else the gdrfab_ep. */
+    void *object;          /**< To be cast: the gdrfab_pep if data is GDRFAB_CONNREQ, else the gdrfab_ep. */
     void *context;         /**< The object's context. */
-    /** The event that failed: GDRFAB_CONNECTED or GDRFAB_SHUTDOWN; GDRFAB_NOTIFY where the connection goes on
-     * (a port or rail went down, an address changed); GDRFAB_CONNREQ where a passive endpoint of shm or
-     * tcp cannot accept peers (err EMFILE, ENFILE, ENOMEM...), told once until it can again: it still
-     * listens, and refuses or holds them; or where one of tcp refused a peer for its key (err EACCES,
-     * EKEYREJECTED; the words have its address), told once a second at most for all. */
+    /** The event that failed. GDRFAB_CONNECTED: an attempt to connect failed. GDRFAB_SHUTDOWN: the connection
+     * broke. GDRFAB_NOTIFY: the connection goes on, but a port or rail went down, or an address changed.
+     * GDRFAB_CONNREQ, of two causes: a passive endpoint of shm or tcp cannot accept peers (err EMFILE,
+     * ENFILE, ENOMEM...), which is told once until it can again; it still listens, and refuses or holds
+     * them. Or one of tcp refused a peer for its key (err EACCES, EKEYREJECTED; the words have the peer's
+     * address), which is told once a second at most for all peers. */
     uint64_t data;
     int err;               /**< Errno, positive. */
     int prov_errno;        /**< GDRFAB_PROV_* */
-    void *err_data;        /**< In: a buffer, or NULL. Gets words, or a rejecting peer's data. */
-    size_t err_data_size;  /**< In: its bytes; out: bytes written. */
+    void *err_data;        /**< In: a buffer, or NULL. Gets words, or with GDRFAB_PROV_REJECTED the peer's
+                                private data. */
+    size_t err_data_size;  /**< In: bytes of err_data; out: bytes written, of words with their NUL. */
 } gdrfab_eq_err_entry;
 
 /** Reads an event, and drives connecting, listening and the endpoints bound to the queue. Mirrors fi_eq_read.
@@ -1704,8 +1724,7 @@ ssize_t gdrfab_eq_read(struct gdrfab_eq *eq, uint32_t *event, void *buf, size_t 
 /** gdrfab_eq_read() that waits for an event; with GDRFAB_PEEK it only waits. Mirrors fi_eq_sread.
  *
  * @return as gdrfab_eq_read(); -EAGAIN also after the timeout, or because a passive endpoint of the queue was
- *   closed meanwhile;
- *   -EINTR (a signal); -EPERM; -EMFILE, -ENFILE, -ENOMEM, -ENOSPC (nothing to sleep on) */
+ *   closed meanwhile; -EINTR (a signal); -EPERM; -EMFILE, -ENFILE, -ENOMEM, -ENOSPC (nothing to sleep on) */
 ssize_t gdrfab_eq_sread(struct gdrfab_eq *eq, uint32_t *event, void *buf, size_t len, int timeout_ms,
                         uint64_t flags);
 
@@ -1714,7 +1733,7 @@ ssize_t gdrfab_eq_readerr(struct gdrfab_eq *eq, struct gdrfab_eq_err_entry *entr
 
 /** Puts an event of the caller's into the queue, and wakes those that wait on it. Mirrors fi_eq_write.
  *
- * @param event any number, such as GDRFAB_NOTIFY
+ * @param event any number; one above GDRFAB_SHUTDOWN is no event of the library's
  * @param buf   bytes for the reader
  * @param len   bytes of buf, up to 4096
  * @return len, or -EINVAL, -GDRFAB_EBADFLAGS, -EPERM */
@@ -1791,7 +1810,7 @@ int gdrfab_cntr_fd(struct gdrfab_cntr *cntr, int *fd);
 int gdrfab_cntr_trywait(struct gdrfab_cntr *cntr);
 
 /* ---- Options, paths, statistics ------------------------------------------------------------------------
- * Options of an endpoint, the path that its operations take, and counts of what it has done. */
+ * Options of an endpoint, the path that its operations take, the rails of its connections, and its counts. */
 
 #define GDRFAB_OPT_ENDPOINT 0           /**< Level of all options. */
 #define GDRFAB_OPT_MIN_MULTI_RECV 0     /**< size_t, with GDRFAB_MULTI_RECV only: a receive of several
@@ -1800,7 +1819,8 @@ int gdrfab_cntr_trywait(struct gdrfab_cntr *cntr);
 #define GDRFAB_OPT_CM_DATA_SIZE 1       /**< size_t, read only: bytes of private data to connect. */
 
 /** uint64_t ns after which operations, not receives, posted from now on end with ETIMEDOUT; 0 (default),
- * UINT64_MAX: never. Not while the kernel copies (cma) and waits for the target's pages (userfaultfd). */
+ * UINT64_MAX: never. An operation does not end while the kernel copies (cma) and waits for the target's
+ * pages (userfaultfd). */
 #define GDRFAB_OPT_DEADLINE 256
 
 #define GDRFAB_OPT_CONNECT_TIMEOUT 257  /**< uint64_t ns to connect, or to reach a peer in any way; 0,
@@ -1812,8 +1832,8 @@ int gdrfab_cntr_trywait(struct gdrfab_cntr *cntr);
 
 #define GDRFAB_OPT_FORBID_PATH 259      /**< uint64_t of GDRFAB_PATH_*: RMA never uses these. */
 #define GDRFAB_OPT_COOP 260             /**< uint32_t, a GDRFAB_COOP_*, of shm: whether the target takes
-                                             part in large copies. Elsewhere GDRFAB_COOP_OFF; others are
-                                             -EOPNOTSUPP. */
+                                             part in large copies. Elsewhere it is GDRFAB_COOP_OFF, and
+                                             other values are -EOPNOTSUPP. */
 #define GDRFAB_COOP_OFF 0               /**< The initiator copies alone. */
 #define GDRFAB_COOP_POLLING 1           /**< A target that polls helps (default). If it is stopped
                                              meanwhile, the operation waits. */
@@ -1826,23 +1846,25 @@ int gdrfab_cntr_trywait(struct gdrfab_cntr *cntr);
  * else -EOPNOTSUPP: synchronise with the stream before posting. */
 #define GDRFAB_OPT_STREAM 261
 
-/* Of verbs only, set before connecting or accepting. GDRFAB_VERBS_TIMEOUT and GDRFAB_VERBS_RETRIES set
- * the defaults of the first two. */
-#define GDRFAB_OPT_ACK_TIMEOUT 262    /**< uint32_t 0 to 31 (14): repeats after 4.096 us * 2^value; 0:
-                                           never. */
-#define GDRFAB_OPT_RETRY_COUNT 263    /**< uint32_t 0 to 7 (7): repeats before the connection fails. */
-#define GDRFAB_OPT_RNR_RETRY 264      /**< uint32_t 0 to 7 (7): repeats without a posted receive; 7: no
-                                           end. */
-#define GDRFAB_OPT_MIN_RNR_TIMER 265  /**< uint32_t 0 to 31 (12), verbs' code (12: 0.64 ms): peers' wait
-                                           then. */
+/* Of verbs only, set before connecting or accepting; they mirror timeout, retry_cnt, rnr_retry and
+ * min_rnr_timer of ibv_qp_attr. The defaults are in parentheses; GDRFAB_VERBS_TIMEOUT and
+ * GDRFAB_VERBS_RETRIES change the first two. */
+#define GDRFAB_OPT_ACK_TIMEOUT 262    /**< uint32_t 0 to 31 (14): an unacknowledged packet is repeated
+                                           after 4.096 us * 2^value; 0: never. */
+#define GDRFAB_OPT_RETRY_COUNT 263    /**< uint32_t 0 to 7 (7): so many repeats before the connection
+                                           fails. */
+#define GDRFAB_OPT_RNR_RETRY 264      /**< uint32_t 0 to 7 (7): repeats if the peer has posted no receive;
+                                           7: no end. */
+#define GDRFAB_OPT_MIN_RNR_TIMER 265  /**< uint32_t 0 to 31 (12), verbs' code (12: 0.64 ms): the wait of
+                                           peers between such repeats. */
 
 /** uint32_t 0 or 1 (default), of shm, set before connecting or accepting. 0: operations and progress of this
  * endpoint call no device driver in this process. It is for callers whose kernels wait for copies: a
  * driver's call may wait for the kernels. A process of the library's, gdrfab-copier, which setting the
  * option starts, then makes copies between device memory (ipc). Whatever needs a driver here fails with
  * EOPNOTSUPP: copies between host and device memory, messages in device memory, a peer's staged access to
- * it. Registration still calls the driver. GDRFAB_HMEM_DRIVER=process makes 0 the
- * default. Mirrors FI_OPT_CUDA_API_PERMITTED. */
+ * it. Registration still calls the driver. GDRFAB_HMEM_DRIVER=process makes 0 the default. Mirrors
+ * FI_OPT_CUDA_API_PERMITTED. */
 #define GDRFAB_OPT_DRIVER_CALLS 266
 
 /** uint64_t ns after which receives posted from now on end with ETIMEDOUT, whether a message has begun to
@@ -1857,129 +1879,150 @@ int gdrfab_cntr_trywait(struct gdrfab_cntr *cntr);
  * where the network limits one connection and several are faster. Default: GDRFAB_TCP_STREAMS. */
 #define GDRFAB_OPT_TCP_STREAMS 269
 
-/**
- * char[], interfaces and addresses with commas, nearest first, a NUL at the end or none; tcp only, set before
- * connecting or accepting (connectionless: of peers that are reached from now on): the rails of this
- * endpoint's connections, if the peer wants some too; "": one connection. Read back as addresses. Default:
- * GDRFAB_TCP_RAILS. Not one of this host: -ENODEV, -EADDRNOTAVAIL. */
+/** char[], interfaces and addresses with commas, nearest first, a NUL at the end or none; tcp only, set
+ * before connecting or accepting (connectionless: of peers that are reached from now on): the rails of this
+ * endpoint's connections, if the peer wants some too; "": one connection. Read back as addresses, with a
+ * NUL. Default: GDRFAB_TCP_RAILS. */
 #define GDRFAB_OPT_RAILS 270
 
 /** Sets an option. Mirrors fi_setopt.
  *
  * @param level   GDRFAB_OPT_ENDPOINT
- * @param optval  the value, of the option's type
+ * @param optname GDRFAB_OPT_*
+ * @param optval  the value, of the option's type; read during the call only
+ * @param optlen  bytes of optval
  * @return 0, -EINVAL, -ENOPROTOOPT (no such option, or not of this provider), -EOPNOTSUPP (a value that this
  *   provider cannot keep to), -GDRFAB_EOPBADSTATE (an option that is set before connecting, and the endpoint
- *   has begun to); of GDRFAB_OPT_DRIVER_CALLS also -ENOENT (no gdrfab-copier is found), -EPROTO (it is of
- *   another build), -EIO (it has ended), -ETIMEDOUT (no answer for a minute), or an errno of its driver
- *   (-EBUSY, -ENOMEM, ...) */
+ *   has begun to); of GDRFAB_OPT_RAILS also -ENODEV, -EADDRNOTAVAIL (no interface or address of this host);
+ *   of GDRFAB_OPT_DRIVER_CALLS also -ENOENT (no gdrfab-copier is found), -EPROTO (it is of another build),
+ *   -EIO (it has ended), -ETIMEDOUT (no answer for a minute), or an errno of its driver (-EBUSY, -ENOMEM,
+ *   ...) */
 int gdrfab_ep_setopt(struct gdrfab_ep *ep, int level, int optname, const void *optval, size_t optlen);
 
 /** Reads an option. Mirrors fi_getopt.
  *
  * @param level   GDRFAB_OPT_ENDPOINT
+ * @param optname GDRFAB_OPT_*
+ * @param optval  gets the value, of the option's type
  * @param optlen  in: bytes of optval; out: bytes of the value, also with -GDRFAB_ETOOSMALL
  * @return 0, -EINVAL, -ENOPROTOOPT (no such option), -GDRFAB_ETOOSMALL */
 int gdrfab_ep_getopt(struct gdrfab_ep *ep, int level, int optname, void *optval, size_t *optlen);
 
-#define GDRFAB_KEY_MESSAGES 0  /**< In place of a region's key: asks for the path of messages. A region to
-                                    which its owner gave this key cannot be asked about. */
+#define GDRFAB_KEY_MESSAGES 0  /**< As the key of gdrfab_ep_query() or gdrfab_ep_explain(): asks for the
+                                    path of messages. A region to which its owner gave the key 0 cannot be
+                                    asked about. */
 
-/** The path that an operation uses, and why not another. */
+/** The path that operations take, the reasons against the others, and the connection's rails. */
 typedef struct gdrfab_path_info {
     size_t struct_size;              /**< sizeof(gdrfab_path_info), set by the caller */
-    uint64_t path;                   /**< The GDRFAB_PATH_* that operations use; 0: none is possible and
+    uint64_t path;                   /**< The GDRFAB_PATH_* that operations take; 0: none is possible and
                                           permitted. */
-    uint64_t paths;                  /**< Those that are possible and permitted. */
-    uint64_t offered;                /**< Those that the peer's region offers. */
-    int reasons[GDRFAB_PATHS_MAX];   /**< By GDRFAB_PATH_INDEX(), why not that path, as errno; 0: it is
-                                          possible and permitted, or the library has no path of that index. */
-    const void *desc;                /**< In: gdrfab_mr_desc() of the local memory that operations will
-                                          name, by which tcp and verbs choose too; NULL: host memory. */
-    uint64_t short_path;             /**< Of messages (GDRFAB_KEY_MESSAGES): the GDRFAB_PATH_* of messages
-                                          with up to short_size bytes, if it is another than that of longer
-                                          ones; else 0. */
-    size_t short_size;               /**< Bytes of the longest message that goes by short_path. */
-    struct gdrfab_rail_info *rails;  /**< In: an array that gets the rails of the connection, the nearest
-                                          first; or NULL. */
-    uint32_t rails_max;              /**< In: number of rails for which the array has room; 0 if it is
-                                          NULL. */
-    uint32_t rails_count;            /**< Number of rails, also if there is no room for all; 0: the
-                                          connection has no rails. */
+    uint64_t paths;                  /**< All GDRFAB_PATH_* that are possible and permitted. */
+    uint64_t offered;                /**< GDRFAB_PATH_* that the peer's region offers, as far as this side
+                                          can tell. */
+    int reasons[GDRFAB_PATHS_MAX];   /**< By GDRFAB_PATH_INDEX(): the reason against that path, a positive
+                                          errno; 0: it is possible and permitted, or no path has that
+                                          index. */
+    const void *desc;                /**< In: gdrfab_mr_desc() of the operations' local memory; NULL: host
+                                          memory. tcp and verbs choose by it; shm does so for messages
+                                          only. */
+    uint64_t short_path;             /**< Of messages (GDRFAB_KEY_MESSAGES): the GDRFAB_PATH_* of those
+                                          with up to short_size bytes; 0: messages of all lengths take
+                                          path. */
+    size_t short_size;               /**< Bytes of the longest message that takes short_path; 0 if that is
+                                          0. */
+    struct gdrfab_rail_info *rails;  /**< In: an array of the caller's that gets the connection's rails,
+                                          the nearest first; or NULL. */
+    uint32_t rails_max;              /**< In: entries of the array rails; 0 if rails is NULL. */
+    uint32_t rails_count;            /**< Out: rails of the connection, also if they are more than
+                                          rails_max; 0: it has none. */
 } gdrfab_path_info;
 
 /** Counts of one path. */
 typedef struct gdrfab_path_stats {
-    uint64_t ops;    /**< RMA operations. */
+    uint64_t ops;    /**< RMA and atomic operations of this side. */
     uint64_t bytes;  /**< Their bytes. */
 } gdrfab_path_stats;
 
-/** Counts of what an endpoint has done so far. */
+/** Counts of an endpoint since it was opened; of a connectionless one, with all its peers together. */
 typedef struct gdrfab_stats {
     size_t struct_size;        /**< sizeof(gdrfab_stats), set by the caller */
-    /** RMA operations by path: stats.by_path[GDRFAB_PATH_INDEX(GDRFAB_PATH_CMA)].bytes, and so on. Those of
-     * an RDMA device count by the way in which it reaches the memory of this side. */
+    /** Operations by path: stats.by_path[GDRFAB_PATH_INDEX(GDRFAB_PATH_CMA)].bytes, and so on. An operation
+     * of an RDMA device counts by the way in which the device reaches this side's memory. */
     struct gdrfab_path_stats by_path[GDRFAB_PATHS_MAX];
     uint64_t sends;            /**< Messages sent. */
     uint64_t recvs;            /**< Messages received. */
-    uint64_t unexpected;       /**< Messages kept until their receive was posted. */
+    uint64_t unexpected;       /**< Messages that arrived before their receive was posted, and were kept. */
     uint64_t errors;           /**< Operations and receives that failed. */
-    uint64_t bytes_helped;     /**< Bytes of this side's operations that the peer's CPU carried. */
-    uint64_t rails_lost;       /**< Rails that were lost, each time counted (GDRFAB_TCP_RAILS,
-                                    GDRFAB_VERBS_RAILS). */
-    uint64_t cache_hits;       /**< Of the domain of a connectionless endpoint: messages that a card read
-                                    from device memory whose region lacks GDRFAB_REMOTE_READ, with a
-                                    registration kept from an earlier message. */
-    uint64_t cache_misses;     /**< The same, with a registration made for the message. */
+    uint64_t bytes_helped;     /**< Bytes of this side's operations that the peer's CPU copied
+                                    (GDRFAB_OPT_COOP). */
+    uint64_t rails_lost;       /**< Losses of rails, summed over all rails of the connection
+                                    (gdrfab_rail_info.losses). */
+    uint64_t cache_hits;       /**< Of the whole domain of a connectionless endpoint, over verbs: messages
+                                    that the receiver's card read from device memory in a region without
+                                    GDRFAB_REMOTE_READ, by a registration kept from an earlier message. */
+    uint64_t cache_misses;     /**< Messages of the same kind for which a registration was made. */
     uint64_t cache_evictions;  /**< Kept registrations that were closed before their region: to make room,
                                     or because the memory was freed. */
 } gdrfab_stats;
 
-/** One rail of a connection that has several (GDRFAB_TCP_RAILS, GDRFAB_VERBS_RAILS). */
+/** One rail of a connection that uses several networks or ports at once (GDRFAB_OPT_RAILS, GDRFAB_TCP_RAILS,
+ * GDRFAB_VERBS_RAILS). The library fills all fields; the struct keeps its size in later versions. */
 typedef struct gdrfab_rail_info {
-    uint32_t up;           /**< 1: it is up; 0: it is lost, and being connected again. */
-    uint32_t losses;       /**< Number of times that it was lost. */
-    uint64_t bytes_out;    /**< Bytes sent; bytes sent twice are counted twice. The first rail of verbs
-                                counts its parts of operations that go over several rails. */
-    uint64_t bytes_in;     /**< Bytes received. */
-    char own[48];          /**< This side's address, without a port: of InfiniBand its GID. */
-    char peer[48];         /**< The peer's. */
+    uint32_t up;           /**< 1: the rail is up; 0: it is down, and the library keeps connecting it. */
+    uint32_t losses;       /**< Number of times that the rail was lost. */
+    uint64_t bytes_out;    /**< tcp: bytes sent, those sent twice counted twice. verbs: bytes that this
+                                side wrote over the rail, on the first rail only those of operations that
+                                go over several. */
+    uint64_t bytes_in;     /**< tcp: bytes received. verbs: bytes that this side read over the rail,
+                                likewise. */
+    char own[48];          /**< Text: this side's address without a port, on InfiniBand its GID; empty: not
+                                known yet. */
+    char peer[48];         /**< Text: the peer's address, likewise. */
     uint64_t reserved[4];  /**< 0; for later versions. */
 } gdrfab_rail_info;
 
-/** Tells which path the next operation to a peer's region uses from this endpoint, and for each other path
- * why it is not used; and tells of the rails to the peer. Nothing is sent.
+/** Tells which path the next operation of this endpoint to a peer's region takes, for each other path the
+ * reason against it, and the state of the rails to the peer. Nothing is sent.
  *
- * shm looks the key up in the peer's table. tcp and verbs decide by the key and by this side's memory, and
- * only an operation finds out whether the peer has such a region. With verbs the key does not say by which
- * of nic, dmabuf and peer-mem the peer's device reaches the memory, so the answer, GDRFAB_OPT_REQUIRE_PATH
- * and GDRFAB_OPT_FORBID_PATH are about this side's memory, and for staged about both sides'. A path has
- * EAGAIN while it cannot be known: shm waits for the peer's memory file, if this process may not fetch it;
- * tcp: a key that its owner chose (no GDRFAB_MR_PROV_KEY) does not tell the kind of its memory.
+ * shm looks the key up in the peer's table of regions. tcp and verbs decide by the key and by this side's
+ * memory; only an operation finds out whether the peer has such a region. A key of verbs does not tell
+ * whether the peer's device reaches the memory by nic, dmabuf or peer-mem. So the answer,
+ * GDRFAB_OPT_REQUIRE_PATH and GDRFAB_OPT_FORBID_PATH are about this side's memory, and for staged about both
+ * sides'.
+ *
+ * Reasons against a path: EOPNOTSUPP (the provider has no such path, or not for this memory), EACCES (the
+ * endpoint's options or GDRFAB_PATHS rule it out), ENODEV (shm: the peer's region does not offer it),
+ * another errno of the system or a driver, or EAGAIN while it cannot be known: shm waits for the peer's
+ * memory file, if this process may not fetch it; tcp: a key that its owner chose (no GDRFAB_MR_PROV_KEY)
+ * does not tell the kind of its memory.
  *
  * With GDRFAB_KEY_MESSAGES the answer is about messages from the memory that desc names. path is that of
- * long messages, whose bytes the receiver may fetch once it has a receive (shm, connectionless endpoints);
+ * long messages. The receiver may fetch their bytes once it has a receive (shm, connectionless endpoints);
  * the receiver's own options then count too. Messages may use staged even if GDRFAB_OPT_FORBID_PATH forbids
  * it.
  *
  * @param peer the peer's index in the address vector; not used on connected endpoints
- * @param key  of the peer's region, or GDRFAB_KEY_MESSAGES
- * @param info gets the answer; the caller sets struct_size, desc, rails and rails_max
- * @return 0, -EINVAL (also: peer names none; desc is none of this domain), -ENOTCONN (not connected yet; of a
- *   connectionless endpoint also: nothing has connected the peer yet), -ESHUTDOWN (not connected any more),
- *   -EKEYREJECTED (shm: the peer has no such region; verbs: no verbs key), -EPROTO (shm: the peer's table
- *   makes no sense), -GDRFAB_EOPBADSTATE (connectionless, and not enabled) */
+ * @param key  key of the peer's region, or GDRFAB_KEY_MESSAGES
+ * @param info gets the answer; the caller sets struct_size, desc, rails and rails_max, which are kept
+ * @return 0, -EINVAL (also: peer names none; desc, where it counts, is none of this domain), -ENOTCONN (not
+ *   connected yet; of a connectionless endpoint also: nothing has connected the peer yet), -ESHUTDOWN (not
+ *   connected any more), -EKEYREJECTED (shm: the peer has no such region; verbs: no verbs key), -EPROTO
+ *   (shm: the peer's table makes no sense); connectionless: -GDRFAB_EOPBADSTATE (not enabled), -EOPNOTSUPP
+ *   (the provider that reaches the peer does not reach the device memory of desc) */
 int gdrfab_ep_query(struct gdrfab_ep *ep, uint64_t peer, uint64_t key, struct gdrfab_path_info *info);
 
-/** gdrfab_ep_query() in words, with host memory on this side; lists the rails too.
+/** gdrfab_ep_query() in words, for host memory on this side (desc NULL); lists the rails too.
  *
  * @param peer as of gdrfab_ep_query()
  * @param key  as of gdrfab_ep_query()
  * @param buf  gets the text
- * @return length of the text, or as gdrfab_ep_query() */
+ * @return length of the text, or an errno of gdrfab_ep_query() */
 ssize_t gdrfab_ep_explain(struct gdrfab_ep *ep, uint64_t peer, uint64_t key, char *buf, size_t len);
 
-/** Tells the counts of an endpoint: 0 or -EINVAL. */
+/** Tells the counts of an endpoint, in any state: 0 or -EINVAL.
+ *
+ * @param stats gets the counts; the caller sets struct_size */
 int gdrfab_ep_stats(struct gdrfab_ep *ep, struct gdrfab_stats *stats);
 
 /* ---- Log, faults ---------------------------------------------------------------------------------------

@@ -29,8 +29,10 @@ unsafe impl ExtensibleStruct for gdrfab_av_attr {
     const FIRST: usize = 24;
 }
 
-/// Opens an address vector, freed by gdrfab_av_close(). Mirrors fi_av_open.
+/// Opens an address vector, freed by gdrfab_av_close(). Its fi_addr values are always indexes, as those of
+/// FI_AV_TABLE. Mirrors fi_av_open.
 ///
+/// @param attr attributes, or NULL
 /// @return 0, -EINVAL, -E2BIG, -GDRFAB_EBADFLAGS, -EPERM
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gdrfab_av_open(

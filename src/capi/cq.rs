@@ -110,7 +110,7 @@ pub struct gdrfab_cq_err_entry {
     pub buf: *mut c_void,
     /// The peer's data, if flags has GDRFAB_REMOTE_CQ_DATA.
     pub data: u64,
-    /// Bytes of a message that did not fit; len + olen is the whole message.
+    /// With GDRFAB_ETRUNC: bytes that did not fit; len + olen is the whole message.
     pub olen: usize,
     /// Errno, positive.
     pub err: c_int,
@@ -118,13 +118,13 @@ pub struct gdrfab_cq_err_entry {
     pub prov_errno: c_int,
     /// In: a buffer for words, or NULL.
     pub err_data: *mut c_void,
-    /// In: its bytes; out: bytes written, NUL included.
+    /// In: bytes of err_data; out: bytes written, NUL included.
     pub err_data_size: usize,
     /// The message's tag, if it is a receive and flags has GDRFAB_TAGGED.
     pub tag: u64,
     /// The peer's index in the address vector, or GDRFAB_ADDR_NOTAVAIL.
     pub src_addr: u64,
-    /// Of a list, the block that failed.
+    /// Of a list: the block that failed, from 0.
     pub block: usize,
 }
 
@@ -195,10 +195,10 @@ fn taken(cq: &fabric::Cq, taken: Taken) -> Result<usize> {
     }
 }
 
-/// gdrfab_cq_read() that waits for the first entry. Polls for GDRFAB_SPIN_US, then sleeps; needs no
-/// descriptor. Several threads may wait on one queue. Mirrors fi_cq_sread.
+/// gdrfab_cq_read() that waits for the first entry. Polls for the microseconds of GDRFAB_SPIN_US, then
+/// sleeps; needs no GDRFAB_WAIT_FD. Several threads may wait on one queue. Mirrors fi_cq_sread, without cond.
 ///
-/// @param count      entries that buf holds, not 0
+/// @param count entries that buf holds, not 0
 /// @return as gdrfab_cq_read(); -EAGAIN also after the timeout or gdrfab_cq_signal(); -EINTR (a signal);
 ///   -EPERM; -EMFILE, -ENFILE, -ENOMEM, -ENOSPC (nothing to sleep on)
 #[unsafe(no_mangle)]

@@ -18,11 +18,12 @@ use std::cell::Cell;
 /// A connection event; the peer's private data follows it (mirrors fi_eq_cm_entry).
 #[repr(C)]
 pub struct gdrfab_eq_cm_entry {
-    /// The gdrfab_pep of GDRFAB_CONNREQ, else the gdrfab_ep: one field for both, as libfabric's fid.
+    /// To be cast (libfabric: fid): the gdrfab_pep of GDRFAB_CONNREQ, else the gdrfab_ep.
     pub object: *mut c_void,
     /// The object's context.
     pub context: *mut c_void,
-    /// Of GDRFAB_CONNREQ, for gdrfab_ep_open(); gdrfab_freeinfo() frees it.
+    /// Of GDRFAB_CONNREQ, else NULL: for gdrfab_ep_open(), or its handle for gdrfab_pep_reject(); freed by
+    /// gdrfab_freeinfo().
     pub info: *mut gdrfab_info,
 }
 
@@ -33,23 +34,24 @@ pub struct gdrfab_eq_cm_entry {
 pub struct gdrfab_eq_err_entry {
     /// sizeof(gdrfab_eq_err_entry), set by the caller
     pub struct_size: usize,
-    /// The gdrfab_pep if data is GDRFAB_CONNREQ, else the gdrfab_ep.
+    /// To be cast: the gdrfab_pep if data is GDRFAB_CONNREQ, else the gdrfab_ep.
     pub object: *mut c_void,
     /// The object's context.
     pub context: *mut c_void,
-    /// The event that failed: GDRFAB_CONNECTED or GDRFAB_SHUTDOWN; GDRFAB_NOTIFY where the connection goes on
-    /// (a port or rail went down, an address changed); GDRFAB_CONNREQ where a passive endpoint of shm or
-    /// tcp cannot accept peers (err EMFILE, ENFILE, ENOMEM...), told once until it can again: it still
-    /// listens, and refuses or holds them; or where one of tcp refused a peer for its key (err EACCES,
-    /// EKEYREJECTED; the words have its address), told once a second at most for all.
+    /// The event that failed. GDRFAB_CONNECTED: an attempt to connect failed. GDRFAB_SHUTDOWN: the connection
+    /// broke. GDRFAB_NOTIFY: the connection goes on, but a port or rail went down, or an address changed.
+    /// GDRFAB_CONNREQ, of two causes: a passive endpoint of shm or tcp cannot accept peers (err EMFILE,
+    /// ENFILE, ENOMEM...), which is told once until it can again; it still listens, and refuses or holds
+    /// them. Or one of tcp refused a peer for its key (err EACCES, EKEYREJECTED; the words have the peer's
+    /// address), which is told once a second at most for all peers.
     pub data: u64,
     /// Errno, positive.
     pub err: c_int,
     /// GDRFAB_PROV_*
     pub prov_errno: c_int,
-    /// In: a buffer, or NULL. Gets words, or a rejecting peer's data.
+    /// In: a buffer, or NULL. Gets words, or with GDRFAB_PROV_REJECTED the peer's private data.
     pub err_data: *mut c_void,
-    /// In: its bytes; out: bytes written.
+    /// In: bytes of err_data; out: bytes written, of words with their NUL.
     pub err_data_size: usize,
 }
 
@@ -157,8 +159,7 @@ pub unsafe extern "C" fn gdrfab_eq_read(eq: *mut gdrfab_eq, event: *mut u32, buf
 /// gdrfab_eq_read() that waits for an event; with GDRFAB_PEEK it only waits. Mirrors fi_eq_sread.
 ///
 /// @return as gdrfab_eq_read(); -EAGAIN also after the timeout, or because a passive endpoint of the queue was
-///   closed meanwhile;
-///   -EINTR (a signal); -EPERM; -EMFILE, -ENFILE, -ENOMEM, -ENOSPC (nothing to sleep on)
+///   closed meanwhile; -EINTR (a signal); -EPERM; -EMFILE, -ENFILE, -ENOMEM, -ENOSPC (nothing to sleep on)
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn gdrfab_eq_sread(
     eq: *mut gdrfab_eq,
@@ -229,7 +230,7 @@ pub unsafe extern "C" fn gdrfab_eq_readerr(eq: *mut gdrfab_eq, entry: *mut gdrfa
 
 /// Puts an event of the caller's into the queue, and wakes those that wait on it. Mirrors fi_eq_write.
 ///
-/// @param event any number, such as GDRFAB_NOTIFY
+/// @param event any number; one above GDRFAB_SHUTDOWN is no event of the library's
 /// @param buf   bytes for the reader
 /// @param len   bytes of buf, up to 4096
 /// @return len, or -EINVAL, -GDRFAB_EBADFLAGS, -EPERM

@@ -22,7 +22,8 @@ pub struct gdrfab_connreq {
 /// A candidate of a provider, or, as hints, the needs of a caller (mirrors fi_info, flattened).
 ///
 /// As hints: gdrfab_dupinfo(NULL), or zeros with struct_size set. Such hints ask for nothing, as NULL in
-/// their place does; a field of 0 or NULL asks for nothing. Strings that a caller sets stay the caller's.
+/// their place does; a field of 0 or NULL asks for nothing. A size or limit in hints is the least that the
+/// caller needs. Strings that a caller sets stay the caller's.
 #[repr(C)]
 pub struct gdrfab_info {
     /// sizeof(gdrfab_info)
@@ -37,9 +38,9 @@ pub struct gdrfab_info {
     pub msg_order: u64,
     /// GDRFAB_PATH_* that the provider has. Hint: one of these is needed.
     pub paths: u64,
-    /// GDRFAB_MR_*. Result: what the caller must do. Hint: what the caller can do. If a hint is not 0, the
-    /// caller does not undertake the bits that it lacks: GDRFAB_MR_LOCAL alone asks for keys of the caller's
-    /// choice and for offsets.
+    /// GDRFAB_MR_*. Result: the caller's duties. Hint: duties that the caller accepts; 0: any. A hint that is
+    /// not 0 refuses the duties that it lacks: GDRFAB_MR_LOCAL alone asks for keys of the caller's choice and
+    /// for offsets.
     pub mr_mode: u32,
     /// GDRFAB_EP_MSG or GDRFAB_EP_RDM
     pub ep_type: u32,
@@ -322,7 +323,8 @@ pub extern "C" fn gdrfab_last_error() -> *const c_char {
 /// @return 0, or
 ///   -ENODATA nothing fits: gdrfab_last_error() names every candidate and why it does not;
 ///   -EINVAL also a GDRFAB_ variable of the environment with a value that it cannot have (`gdrfab-info -e`
-///   lists them), or an unknown one that resembles a variable which decides who may connect;
+///   lists them), one of an earlier version, or an unknown one that resembles a variable which decides who
+///   may connect;
 ///   -ENOSYS version is newer than this library, or the driver of hints->near_iface is not there;
 ///   -ENODEV hints->near_device does not exist; -E2BIG; -GDRFAB_EBADFLAGS
 #[unsafe(no_mangle)]

@@ -62,7 +62,7 @@ pub struct gdrfab_mr_attr {
     pub requested_key: u64,
     /// Any pointer; gdrfab_mr_context() returns it.
     pub context: *mut c_void,
-    /// Its number; 0 with HMEM_SYSTEM, ignored with HMEM_AUTO.
+    /// Number of the memory's device; 0 with GDRFAB_HMEM_SYSTEM, ignored with GDRFAB_HMEM_AUTO.
     pub device: u64,
     /// GDRFAB_HMEM_*. GDRFAB_HMEM_AUTO: asks each driver of this host for the owner of the first address. A
     /// file does not tell the device of its memory: with GDRFAB_MR_DMABUF, AUTO counts as GDRFAB_HMEM_SYSTEM,
@@ -445,19 +445,20 @@ pub(super) fn iface_of(raw: u32) -> Result<Iface> {
     Iface::from_raw(raw).ok_or_else(|| Error::invalid(format!("iface: {raw} is not a GDRFAB_HMEM_* that can be used here")))
 }
 
-/// Allocates memory that peers can map, which still has to be registered; gdrfab_mem_free() frees it.
+/// Allocates memory that peers can map; gdrfab_mem_free() frees it. The caller registers it afterwards, by
+/// gdrfab_mr_reg(), or memory of a device by gdrfab_mr_regattr() with the same iface and device.
 ///
-/// Host memory is zeroed, and operations on it use GDRFAB_PATH_DIRECT. It is a memory file, whose descriptor
-/// is held until gdrfab_mem_free(). Memory of a device is of a kind that the vendor lets other processes map,
-/// where it has one; it is not zeroed, and works with the vendor's own functions.
+/// Host memory is zeroed, and peers on this host reach it by GDRFAB_PATH_DIRECT. It is a memory file, whose
+/// descriptor is held until gdrfab_mem_free(). Memory of a device is of a kind that the vendor lets other
+/// processes map, where it has one; it is not zeroed, and works with the vendor's own functions.
 ///
 /// @param iface  GDRFAB_HMEM_*, not GDRFAB_HMEM_AUTO
 /// @param device number of the device in this process; 0 with GDRFAB_HMEM_SYSTEM
 /// @param len    bytes, not 0; rounded up to pages of the host, or to the granularity of the driver
 /// @param addr   gets the address; that of host memory is page aligned
 /// @return 0, -EINVAL, -GDRFAB_EBADFLAGS, -EPERM, -ENODEV (no such device), -ENOMEM, -EMFILE, -ENOSPC (too
-///   many memory files); of devices also -ENOSYS and -EIO (see Device memory), and -EOPNOTSUPP (the vendor's
-///   driver lets no library allocate for it)
+///   many memory files); of devices also -EPERM (the driver was opened before a fork), -ENOSYS, -EIO (see
+///   Device memory), and -EOPNOTSUPP (the vendor's driver lets no library allocate for it)
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gdrfab_mem_alloc(
     domain: *mut gdrfab_domain,

@@ -147,7 +147,8 @@ pub unsafe extern "C" fn gdrfab_domain_open(
     })
 }
 
-/// Closes a domain: 0, -EBUSY (the words count the objects open in it), -EINVAL, -EPERM. Mirrors fi_close.
+/// Closes a domain: 0, -EBUSY (the words count its open objects, and its memory of gdrfab_mem_alloc()),
+/// -EINVAL, -EPERM. Mirrors fi_close.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gdrfab_domain_close(domain: *mut gdrfab_domain) -> c_int {
     // SAFETY: the C caller says that the handle is open, and that it is not used again after 0.

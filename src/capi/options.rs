@@ -18,7 +18,8 @@ pub const GDRFAB_OPT_MIN_MULTI_RECV: c_int = 0;
 /// size_t, read only: bytes of private data to connect.
 pub const GDRFAB_OPT_CM_DATA_SIZE: c_int = 1;
 /// uint64_t ns after which operations, not receives, posted from now on end with ETIMEDOUT; 0 (default),
-/// UINT64_MAX: never. Not while the kernel copies (cma) and waits for the target's pages (userfaultfd).
+/// UINT64_MAX: never. An operation does not end while the kernel copies (cma) and waits for the target's
+/// pages (userfaultfd).
 pub const GDRFAB_OPT_DEADLINE: c_int = 256;
 /// uint64_t ns to connect, or to reach a peer in any way; 0, UINT64_MAX: no limit; default 10 s.
 pub const GDRFAB_OPT_CONNECT_TIMEOUT: c_int = 257;
@@ -27,8 +28,8 @@ pub const GDRFAB_OPT_CONNECT_TIMEOUT: c_int = 257;
 pub const GDRFAB_OPT_REQUIRE_PATH: c_int = 258;
 /// uint64_t of GDRFAB_PATH_*: RMA never uses these.
 pub const GDRFAB_OPT_FORBID_PATH: c_int = 259;
-/// uint32_t, a GDRFAB_COOP_*, of shm: whether the target takes part in large copies. Elsewhere GDRFAB_COOP_OFF;
-/// others are -EOPNOTSUPP.
+/// uint32_t, a GDRFAB_COOP_*, of shm: whether the target takes part in large copies. Elsewhere it is
+/// GDRFAB_COOP_OFF, and other values are -EOPNOTSUPP.
 pub const GDRFAB_OPT_COOP: c_int = 260;
 /// The initiator copies alone.
 pub const GDRFAB_COOP_OFF: u32 = 0;
@@ -42,15 +43,16 @@ pub const GDRFAB_COOP_WAKING: u32 = 2;
 /// else -EOPNOTSUPP: synchronise with the stream before posting.
 pub const GDRFAB_OPT_STREAM: c_int = 261;
 
-// Of verbs only, set before connecting or accepting. GDRFAB_VERBS_TIMEOUT and GDRFAB_VERBS_RETRIES set
-// the defaults of the first two.
-/// uint32_t 0 to 31 (14): repeats after 4.096 us * 2^value; 0: never.
+// Of verbs only, set before connecting or accepting; they mirror timeout, retry_cnt, rnr_retry and
+// min_rnr_timer of ibv_qp_attr. The defaults are in parentheses; GDRFAB_VERBS_TIMEOUT and
+// GDRFAB_VERBS_RETRIES change the first two.
+/// uint32_t 0 to 31 (14): an unacknowledged packet is repeated after 4.096 us * 2^value; 0: never.
 pub const GDRFAB_OPT_ACK_TIMEOUT: c_int = 262;
-/// uint32_t 0 to 7 (7): repeats before the connection fails.
+/// uint32_t 0 to 7 (7): so many repeats before the connection fails.
 pub const GDRFAB_OPT_RETRY_COUNT: c_int = 263;
-/// uint32_t 0 to 7 (7): repeats without a posted receive; 7: no end.
+/// uint32_t 0 to 7 (7): repeats if the peer has posted no receive; 7: no end.
 pub const GDRFAB_OPT_RNR_RETRY: c_int = 264;
-/// uint32_t 0 to 31 (12), verbs' code (12: 0.64 ms): peers' wait then.
+/// uint32_t 0 to 31 (12), verbs' code (12: 0.64 ms): the wait of peers between such repeats.
 pub const GDRFAB_OPT_MIN_RNR_TIMER: c_int = 265;
 
 /// uint32_t 0 or 1 (default), of shm, set before connecting or accepting. 0: operations and progress of this
@@ -58,8 +60,8 @@ pub const GDRFAB_OPT_MIN_RNR_TIMER: c_int = 265;
 /// driver's call may wait for the kernels. A process of the library's, gdrfab-copier, which setting the
 /// option starts, then makes copies between device memory (ipc). Whatever needs a driver here fails with
 /// EOPNOTSUPP: copies between host and device memory, messages in device memory, a peer's staged access to
-/// it. Registration still calls the driver. GDRFAB_HMEM_DRIVER=process makes 0 the
-/// default. Mirrors FI_OPT_CUDA_API_PERMITTED.
+/// it. Registration still calls the driver. GDRFAB_HMEM_DRIVER=process makes 0 the default. Mirrors
+/// FI_OPT_CUDA_API_PERMITTED.
 pub const GDRFAB_OPT_DRIVER_CALLS: c_int = 266;
 /// uint64_t ns after which receives posted from now on end with ETIMEDOUT, whether a message has begun to
 /// arrive or not; 0 (default), UINT64_MAX: never. Over verbs a late one ends the connection.
@@ -71,10 +73,10 @@ pub const GDRFAB_OPT_WHOLE_NAME: c_int = 268;
 /// further sockets, or as many as the peer wants if those are fewer; 1: none; 0: automatic, between hosts
 /// where the network limits one connection and several are faster. Default: GDRFAB_TCP_STREAMS.
 pub const GDRFAB_OPT_TCP_STREAMS: c_int = 269;
-/// char[], interfaces and addresses with commas, nearest first, a NUL at the end or none; tcp only, set before
-/// connecting or accepting (connectionless: of peers that are reached from now on): the rails of this
-/// endpoint's connections, if the peer wants some too; "": one connection. Read back as addresses. Default:
-/// GDRFAB_TCP_RAILS. Not one of this host: -ENODEV, -EADDRNOTAVAIL.
+/// char[], interfaces and addresses with commas, nearest first, a NUL at the end or none; tcp only, set
+/// before connecting or accepting (connectionless: of peers that are reached from now on): the rails of this
+/// endpoint's connections, if the peer wants some too; "": one connection. Read back as addresses, with a
+/// NUL. Default: GDRFAB_TCP_RAILS.
 pub const GDRFAB_OPT_RAILS: c_int = 270;
 
 /// The most bytes of an option that is a text.
@@ -153,12 +155,15 @@ fn unknown(optname: c_int) -> Error {
 /// Sets an option. Mirrors fi_setopt.
 ///
 /// @param level   GDRFAB_OPT_ENDPOINT
-/// @param optval  the value, of the option's type
+/// @param optname GDRFAB_OPT_*
+/// @param optval  the value, of the option's type; read during the call only
+/// @param optlen  bytes of optval
 /// @return 0, -EINVAL, -ENOPROTOOPT (no such option, or not of this provider), -EOPNOTSUPP (a value that this
 ///   provider cannot keep to), -GDRFAB_EOPBADSTATE (an option that is set before connecting, and the endpoint
-///   has begun to); of GDRFAB_OPT_DRIVER_CALLS also -ENOENT (no gdrfab-copier is found), -EPROTO (it is of
-///   another build), -EIO (it has ended), -ETIMEDOUT (no answer for a minute), or an errno of its driver
-///   (-EBUSY, -ENOMEM, ...)
+///   has begun to); of GDRFAB_OPT_RAILS also -ENODEV, -EADDRNOTAVAIL (no interface or address of this host);
+///   of GDRFAB_OPT_DRIVER_CALLS also -ENOENT (no gdrfab-copier is found), -EPROTO (it is of another build),
+///   -EIO (it has ended), -ETIMEDOUT (no answer for a minute), or an errno of its driver (-EBUSY, -ENOMEM,
+///   ...)
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gdrfab_ep_setopt(ep: *mut gdrfab_ep, level: c_int, optname: c_int, optval: *const c_void, optlen: usize) -> c_int {
     // SAFETY: the C caller says that the handle is open and the value readable.
@@ -190,6 +195,8 @@ pub unsafe extern "C" fn gdrfab_ep_setopt(ep: *mut gdrfab_ep, level: c_int, optn
 /// Reads an option. Mirrors fi_getopt.
 ///
 /// @param level   GDRFAB_OPT_ENDPOINT
+/// @param optname GDRFAB_OPT_*
+/// @param optval  gets the value, of the option's type
 /// @param optlen  in: bytes of optval; out: bytes of the value, also with -GDRFAB_ETOOSMALL
 /// @return 0, -EINVAL, -ENOPROTOOPT (no such option), -GDRFAB_ETOOSMALL
 #[unsafe(no_mangle)]

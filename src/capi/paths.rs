@@ -10,94 +10,96 @@ use std::net::IpAddr;
 
 // == Options, paths, statistics ==
 
-/// In place of a region's key: asks for the path of messages. A region to which its owner gave this key
-/// cannot be asked about.
+/// As the key of gdrfab_ep_query() or gdrfab_ep_explain(): asks for the path of messages. A region to which
+/// its owner gave the key 0 cannot be asked about.
 pub const GDRFAB_KEY_MESSAGES: u64 = 0;
 
-/// The path that an operation uses, and why not another.
+/// The path that operations take, the reasons against the others, and the connection's rails.
 #[repr(C)]
 pub struct gdrfab_path_info {
     /// sizeof(gdrfab_path_info), set by the caller
     pub struct_size: usize,
-    /// The GDRFAB_PATH_* that operations use; 0: none is possible and permitted.
+    /// The GDRFAB_PATH_* that operations take; 0: none is possible and permitted.
     pub path: u64,
-    /// Those that are possible and permitted.
+    /// All GDRFAB_PATH_* that are possible and permitted.
     pub paths: u64,
-    /// Those that the peer's region offers.
+    /// GDRFAB_PATH_* that the peer's region offers, as far as this side can tell.
     pub offered: u64,
-    /// By GDRFAB_PATH_INDEX(), why not that path, as errno; 0: it is possible and permitted, or the library
-    /// has no path of that index.
+    /// By GDRFAB_PATH_INDEX(): the reason against that path, a positive errno; 0: it is possible and
+    /// permitted, or no path has that index.
     pub reasons: [c_int; GDRFAB_PATHS_MAX],
-    /// In: gdrfab_mr_desc() of the local memory that operations will name, by which tcp and verbs choose too;
-    /// NULL: host memory.
+    /// In: gdrfab_mr_desc() of the operations' local memory; NULL: host memory. tcp and verbs choose by it;
+    /// shm does so for messages only.
     pub desc: *const c_void,
-    /// Of messages (GDRFAB_KEY_MESSAGES): the GDRFAB_PATH_* of messages with up to short_size bytes, if it
-    /// is another than that of longer ones; else 0.
+    /// Of messages (GDRFAB_KEY_MESSAGES): the GDRFAB_PATH_* of those with up to short_size bytes; 0: messages
+    /// of all lengths take path.
     pub short_path: u64,
-    /// Bytes of the longest message that goes by short_path.
+    /// Bytes of the longest message that takes short_path; 0 if that is 0.
     pub short_size: usize,
-    /// In: an array that gets the rails of the connection, the nearest first; or NULL.
+    /// In: an array of the caller's that gets the connection's rails, the nearest first; or NULL.
     pub rails: *mut gdrfab_rail_info,
-    /// In: number of rails for which the array has room; 0 if it is NULL.
+    /// In: entries of the array rails; 0 if rails is NULL.
     pub rails_max: u32,
-    /// Number of rails, also if there is no room for all; 0: the connection has no rails.
+    /// Out: rails of the connection, also if they are more than rails_max; 0: it has none.
     pub rails_count: u32,
 }
 
 /// Counts of one path.
 #[repr(C)]
 pub struct gdrfab_path_stats {
-    /// RMA operations.
+    /// RMA and atomic operations of this side.
     pub ops: u64,
     /// Their bytes.
     pub bytes: u64,
 }
 
-/// Counts of what an endpoint has done so far.
+/// Counts of an endpoint since it was opened; of a connectionless one, with all its peers together.
 #[repr(C)]
 pub struct gdrfab_stats {
     /// sizeof(gdrfab_stats), set by the caller
     pub struct_size: usize,
-    /// RMA operations by path: stats.by_path[GDRFAB_PATH_INDEX(GDRFAB_PATH_CMA)].bytes, and so on. Those of
-    /// an RDMA device count by the way in which it reaches the memory of this side.
+    /// Operations by path: stats.by_path[GDRFAB_PATH_INDEX(GDRFAB_PATH_CMA)].bytes, and so on. An operation
+    /// of an RDMA device counts by the way in which the device reaches this side's memory.
     pub by_path: [gdrfab_path_stats; GDRFAB_PATHS_MAX],
     /// Messages sent.
     pub sends: u64,
     /// Messages received.
     pub recvs: u64,
-    /// Messages kept until their receive was posted.
+    /// Messages that arrived before their receive was posted, and were kept.
     pub unexpected: u64,
     /// Operations and receives that failed.
     pub errors: u64,
-    /// Bytes of this side's operations that the peer's CPU carried.
+    /// Bytes of this side's operations that the peer's CPU copied (GDRFAB_OPT_COOP).
     pub bytes_helped: u64,
-    /// Rails that were lost, each time counted (GDRFAB_TCP_RAILS, GDRFAB_VERBS_RAILS).
+    /// Losses of rails, summed over all rails of the connection (gdrfab_rail_info.losses).
     pub rails_lost: u64,
-    /// Of the domain of a connectionless endpoint: messages that a card read from device memory whose region
-    /// lacks GDRFAB_REMOTE_READ, with a registration kept from an earlier message.
+    /// Of the whole domain of a connectionless endpoint, over verbs: messages that the receiver's card read
+    /// from device memory in a region without GDRFAB_REMOTE_READ, by a registration kept from an earlier
+    /// message.
     pub cache_hits: u64,
-    /// The same, with a registration made for the message.
+    /// Messages of the same kind for which a registration was made.
     pub cache_misses: u64,
     /// Kept registrations that were closed before their region: to make room, or because the memory was
     /// freed.
     pub cache_evictions: u64,
 }
 
-/// One rail of a connection that has several (GDRFAB_TCP_RAILS, GDRFAB_VERBS_RAILS).
+/// One rail of a connection that uses several networks or ports at once (GDRFAB_OPT_RAILS, GDRFAB_TCP_RAILS,
+/// GDRFAB_VERBS_RAILS). The library fills all fields; the struct keeps its size in later versions.
 #[repr(C)]
 pub struct gdrfab_rail_info {
-    /// 1: it is up; 0: it is lost, and being connected again.
+    /// 1: the rail is up; 0: it is down, and the library keeps connecting it.
     pub up: u32,
-    /// Number of times that it was lost.
+    /// Number of times that the rail was lost.
     pub losses: u32,
-    /// Bytes sent; bytes sent twice are counted twice. The first rail of verbs counts its parts of
-    /// operations that go over several rails.
+    /// tcp: bytes sent, those sent twice counted twice. verbs: bytes that this side wrote over the rail, on
+    /// the first rail only those of operations that go over several.
     pub bytes_out: u64,
-    /// Bytes received.
+    /// tcp: bytes received. verbs: bytes that this side read over the rail, likewise.
     pub bytes_in: u64,
-    /// This side's address, without a port: of InfiniBand its GID.
+    /// Text: this side's address without a port, on InfiniBand its GID; empty: not known yet.
     pub own: [c_char; 48],
-    /// The peer's.
+    /// Text: the peer's address, likewise.
     pub peer: [c_char; 48],
     /// 0; for later versions.
     pub reserved: [u64; 4],
@@ -112,28 +114,34 @@ unsafe impl ExtensibleStruct for gdrfab_stats {
     const FIRST: usize = 336;
 }
 
-/// Tells which path the next operation to a peer's region uses from this endpoint, and for each other path
-/// why it is not used; and tells of the rails to the peer. Nothing is sent.
+/// Tells which path the next operation of this endpoint to a peer's region takes, for each other path the
+/// reason against it, and the state of the rails to the peer. Nothing is sent.
 ///
-/// shm looks the key up in the peer's table. tcp and verbs decide by the key and by this side's memory, and
-/// only an operation finds out whether the peer has such a region. With verbs the key does not say by which
-/// of nic, dmabuf and peer-mem the peer's device reaches the memory, so the answer, GDRFAB_OPT_REQUIRE_PATH
-/// and GDRFAB_OPT_FORBID_PATH are about this side's memory, and for staged about both sides'. A path has
-/// EAGAIN while it cannot be known: shm waits for the peer's memory file, if this process may not fetch it;
-/// tcp: a key that its owner chose (no GDRFAB_MR_PROV_KEY) does not tell the kind of its memory.
+/// shm looks the key up in the peer's table of regions. tcp and verbs decide by the key and by this side's
+/// memory; only an operation finds out whether the peer has such a region. A key of verbs does not tell
+/// whether the peer's device reaches the memory by nic, dmabuf or peer-mem. So the answer,
+/// GDRFAB_OPT_REQUIRE_PATH and GDRFAB_OPT_FORBID_PATH are about this side's memory, and for staged about both
+/// sides'.
+///
+/// Reasons against a path: EOPNOTSUPP (the provider has no such path, or not for this memory), EACCES (the
+/// endpoint's options or GDRFAB_PATHS rule it out), ENODEV (shm: the peer's region does not offer it),
+/// another errno of the system or a driver, or EAGAIN while it cannot be known: shm waits for the peer's
+/// memory file, if this process may not fetch it; tcp: a key that its owner chose (no GDRFAB_MR_PROV_KEY)
+/// does not tell the kind of its memory.
 ///
 /// With GDRFAB_KEY_MESSAGES the answer is about messages from the memory that desc names. path is that of
-/// long messages, whose bytes the receiver may fetch once it has a receive (shm, connectionless endpoints);
+/// long messages. The receiver may fetch their bytes once it has a receive (shm, connectionless endpoints);
 /// the receiver's own options then count too. Messages may use staged even if GDRFAB_OPT_FORBID_PATH forbids
 /// it.
 ///
 /// @param peer the peer's index in the address vector; not used on connected endpoints
-/// @param key  of the peer's region, or GDRFAB_KEY_MESSAGES
-/// @param info gets the answer; the caller sets struct_size, desc, rails and rails_max
-/// @return 0, -EINVAL (also: peer names none; desc is none of this domain), -ENOTCONN (not connected yet; of a
-///   connectionless endpoint also: nothing has connected the peer yet), -ESHUTDOWN (not connected any more),
-///   -EKEYREJECTED (shm: the peer has no such region; verbs: no verbs key), -EPROTO (shm: the peer's table
-///   makes no sense), -GDRFAB_EOPBADSTATE (connectionless, and not enabled)
+/// @param key  key of the peer's region, or GDRFAB_KEY_MESSAGES
+/// @param info gets the answer; the caller sets struct_size, desc, rails and rails_max, which are kept
+/// @return 0, -EINVAL (also: peer names none; desc, where it counts, is none of this domain), -ENOTCONN (not
+///   connected yet; of a connectionless endpoint also: nothing has connected the peer yet), -ESHUTDOWN (not
+///   connected any more), -EKEYREJECTED (shm: the peer has no such region; verbs: no verbs key), -EPROTO
+///   (shm: the peer's table makes no sense); connectionless: -GDRFAB_EOPBADSTATE (not enabled), -EOPNOTSUPP
+///   (the provider that reaches the peer does not reach the device memory of desc)
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gdrfab_ep_query(ep: *mut gdrfab_ep, peer: u64, key: u64, info: *mut gdrfab_path_info) -> c_int {
     // SAFETY: the C caller says that the handle is open, the struct writable for its size, and info->rails for its rails_max.
@@ -185,12 +193,12 @@ fn rail_info(rail: &RailReport) -> gdrfab_rail_info {
     }
 }
 
-/// gdrfab_ep_query() in words, with host memory on this side; lists the rails too.
+/// gdrfab_ep_query() in words, for host memory on this side (desc NULL); lists the rails too.
 ///
 /// @param peer as of gdrfab_ep_query()
 /// @param key  as of gdrfab_ep_query()
 /// @param buf  gets the text
-/// @return length of the text, or as gdrfab_ep_query()
+/// @return length of the text, or an errno of gdrfab_ep_query()
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gdrfab_ep_explain(ep: *mut gdrfab_ep, peer: u64, key: u64, buf: *mut c_char, len: usize) -> ssize_t {
     // SAFETY: the C caller says that the handle is open and the buffer writable.
@@ -211,7 +219,9 @@ fn text_of(ip: Option<IpAddr>) -> [c_char; 48] {
     out
 }
 
-/// Tells the counts of an endpoint: 0 or -EINVAL.
+/// Tells the counts of an endpoint, in any state: 0 or -EINVAL.
+///
+/// @param stats gets the counts; the caller sets struct_size
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gdrfab_ep_stats(ep: *mut gdrfab_ep, stats: *mut gdrfab_stats) -> c_int {
     // SAFETY: the C caller says that the handle is open and the struct writable for its size.

@@ -6,15 +6,16 @@
 use libc::c_int;
 
 // == All calls ==
-// Names, arguments, bits and errno values follow libfabric; "mirrors" names the counterpart there, and where
-// nothing is named there is none.
+// Names, arguments, bits and errno values follow libfabric. "Mirrors" names the counterpart there; a comment
+// without that word has none.
 //
 // Results of type int and ssize_t are 0 or a count, or a negative errno: one of <errno.h> or a GDRFAB_E*.
-// gdrfab_last_error() has the reason in words. Causes of the errnos that are listed below without one:
+// gdrfab_last_error() has the reason in words. An errno that a call lists without a cause has this one:
 //
 //   -EINVAL            a required pointer is NULL; a size, count or number is out of range; a reserved field
 //                      is not 0; struct_size is not set. Any call may return it
 //   -E2BIG             a struct is longer than the library knows it, and the unknown part is not zero
+//   -GDRFAB_EBADFLAGS  flags has a bit that the call does not define
 //   -ENOMEM, -EMFILE, -ENFILE, -ENOSPC
 //                      the kernel has no memory, no file descriptor, or no more of what it counts per user
 //                      (memory files, watched sockets). Without memory any call that posts, opens, connects,
@@ -31,8 +32,8 @@ use libc::c_int;
 // for that length. A call that gives an address reads the size of addr from *addrlen, and writes the bytes
 // used, NUL included; with -GDRFAB_ETOOSMALL it writes the bytes needed.
 //
-// Arguments that a comment leaves out: flags is 0; timeout_ms counts milliseconds, -1: no limit; context is
-// a pointer of the caller's that the library only gives back.
+// Arguments that a comment leaves out: flags is 0; timeout_ms counts milliseconds, -1: no limit, 0: does not
+// sleep; context is a pointer of the caller's that the library only gives back.
 //
 // Units: waiting calls count milliseconds, as poll() does. Deadlines of operations and of connecting, in
 // structs and options, count nanoseconds, because most operations take less than a millisecond.
@@ -43,13 +44,13 @@ use libc::c_int;
 // thread.
 //
 // Signals, cancellation, descriptors: the library changes no handler. Its threads take no signal of the
-// program's, and no SIGPIPE or SIGXFSZ comes of its system calls: -EFBIG where RLIMIT_FSIZE leaves no room
-// for memory files. gdrfab_cq_sread(), gdrfab_cq_sreadfrom(), gdrfab_eq_sread() and gdrfab_cntr_wait() are
-// cancellation points while they sleep, and a signal handler may end the thread there, and nowhere else, by
-// pthread_exit(); in any other call cancellation of the thread waits until it returns. A thread calls nothing
-// while its cancel type is asynchronous. The library's descriptors are 3 and more, also where the program has
-// closed 0, 1 or 2; calls that open, register or connect may use these numbers until they return.
-// docs/abi.md describes the effect on other threads.
+// program's, and no SIGPIPE or SIGXFSZ comes of its system calls: a call returns -EFBIG if RLIMIT_FSIZE
+// leaves no room for memory files. gdrfab_cq_sread(), gdrfab_cq_sreadfrom(), gdrfab_eq_sread() and
+// gdrfab_cntr_wait() are cancellation points while they sleep, and a signal handler may end the thread there,
+// and nowhere else, by pthread_exit(); in any other call cancellation of the thread waits until it returns. A
+// thread calls nothing while its cancel type is asynchronous. The library's descriptors are 3 and more, also
+// where the program has closed 0, 1 or 2; calls that open, register or connect may use these numbers until
+// they return. docs/abi.md describes the effect on other threads.
 //
 // Handles: an open call stores a handle, and the close call of its kind frees it. Close in the reverse order
 // of opening; a close takes bounded time, and of an object that others still use it returns -EBUSY. Using a
@@ -78,9 +79,9 @@ pub const GDRFAB_EOVERRUN: c_int = 268;
 pub const GDRFAB_ENORX: c_int = 269;
 
 // Version of this header.
-/// Changes when the ABI breaks; part of the SONAME.
+/// Part of the SONAME. From 1 on: changes when the ABI breaks.
 pub const GDRFAB_VERSION_MAJOR: u32 = 0;
-/// Grows when functions or fields are added.
+/// Grows when functions or fields are added; while MAJOR is 0, also when the ABI breaks.
 pub const GDRFAB_VERSION_MINOR: u32 = 2;
 /// Grows with corrections.
 pub const GDRFAB_VERSION_PATCH: u32 = 0;
@@ -133,15 +134,17 @@ pub const GDRFAB_DIRECTED_RECV: u64 = 1u64 << 59;
 /// GDRFAB_RECV has receives of the provider's own instead.
 pub const GDRFAB_RX_CQ_DATA: u64 = 1u64 << 56;
 
-// gdrfab_info.mr_mode: what the caller undertakes to do. shm requires nothing. Other mode bits of libfabric's
-// may be set in hints, and change nothing.
+// gdrfab_info.mr_mode: the caller's duties with memory. Only connected endpoints over verbs require some:
+// GDRFAB_MR_LOCAL and GDRFAB_MR_PROV_KEY, iWARP also GDRFAB_MR_VIRT_ADDR. libfabric's other modes (FI_MR_*,
+// bits 2 to 12) may be set in hints, and change nothing.
 /// Local buffers need a gdrfab_mr_desc(), but for inject calls.
 pub const GDRFAB_MR_LOCAL: u32 = 1u32 << 2;
 /// Remote addresses are virtual; else they count from attr.offset.
 pub const GDRFAB_MR_VIRT_ADDR: u32 = 1u32 << 4;
 /// The provider chooses the keys; else requested_key is the key.
 pub const GDRFAB_MR_PROV_KEY: u32 = 1u32 << 6;
-/// Device buffers are registered, with any provider. Alone in hints, it undertakes nothing else.
+/// Device buffers are registered; any provider requires that. Alone in hints: keys of the caller's choice,
+/// offsets, no GDRFAB_MR_LOCAL.
 pub const GDRFAB_MR_HMEM: u32 = 1u32 << 10;
 
 // gdrfab_info.msg_order: which operations of an endpoint keep their order (RAW: a read after a write).
@@ -243,7 +246,7 @@ pub const GDRFAB_CM_DATA_MAX: usize = 256;
 pub const GDRFAB_NAME_LEN: usize = 48;
 
 // Values of fi_addr besides indexes.
-/// No index: of a receive, any peer.
+/// No index. As src_addr of a receive: any peer.
 pub const GDRFAB_ADDR_UNSPEC: u64 = u64::MAX;
 /// The same, where an index was asked for and there is none.
 pub const GDRFAB_ADDR_NOTAVAIL: u64 = u64::MAX;
@@ -260,9 +263,9 @@ pub const GDRFAB_MR_DMABUF: u64 = 1u64 << 40;
 pub const GDRFAB_PATH_DIRECT: u64 = 1u64 << 0;
 /// The initiator's kernel copies, where ptrace is permitted.
 pub const GDRFAB_PATH_CMA: u64 = 1u64 << 1;
-/// Bounce buffers, the target's progress: always possible.
+/// Bounce buffers, with the target's progress: for any memory.
 pub const GDRFAB_PATH_STAGED: u64 = 1u64 << 2;
-/// The initiator's device driver copies from its mapping of it.
+/// The initiator's device driver copies, through a mapping of the peer's device memory.
 pub const GDRFAB_PATH_IPC: u64 = 1u64 << 3;
 /// The RDMA device reaches pinned host pages (ibv_reg_mr).
 pub const GDRFAB_PATH_NIC: u64 = 1u64 << 4;
@@ -284,10 +287,12 @@ pub const GDRFAB_PATHS_MAX: usize = 16;
 // parent opened. A call leaves the thread's current device context as it was. All calls here may be made by
 // any thread. device is the number of the device in this process; 0 with GDRFAB_HMEM_SYSTEM.
 //
-// Errors of the calls that use a driver, left without a cause below:
+// Causes of errnos that a call lists without one:
 //
 //   -ENOSYS   the driver is not installed, is too old, or is ruled out by GDRFAB_HMEM
 //   -ENODEV   the driver finds no device, or has none of that number
+//   -ENOSYS, -ENODEV
+//             also: GDRFAB_HMEM_DRIVER=adopt, and the process has not loaded and initialised the driver
 //   -EIO      the driver failed; or another errno that stands for what the driver said
 
 // Interfaces, with the numbers of libfabric's fi_hmem_iface.
@@ -365,9 +370,9 @@ pub const GDRFAB_DMABUF_PCIE: u64 = 1u64 << 0;
 // Several threads may post on one endpoint (GDRFAB_THREAD_SAFE).
 //
 // An operation that the target refuses (key, bounds, right, path) gives an error entry, and leaves the
-// target's memory untouched.
-// the last 8 bytes of a write become visible last; nothing else promises that: wait for a completion, or for
-// a write with data.
+// target's memory untouched. info->msg_order names the operations of an endpoint that take effect in the
+// order of posting. Over shm's path direct, between host memory, the last 8 bytes of a write become visible
+// last; nothing else promises that: wait for a completion, or for a write with data.
 
 // Flags of operations, in flags arguments and in gdrfab_info.tx_op_flags and rx_op_flags.
 /// Carries data for the peer. Entry: data is valid.
@@ -456,18 +461,19 @@ pub const GDRFAB_CQ_FORMAT_DATA: u32 = 3;
 /// gdrfab_cq_tagged_entry.
 pub const GDRFAB_CQ_FORMAT_TAGGED: u32 = 4;
 
-// wait_obj of queues and counters. The waiting calls work with any.
-/// No descriptor.
+// wait_obj of completion queues, event queues and counters; other values are -EINVAL (FI_WAIT_UNSPEC too).
+// gdrfab_cq_sread(), gdrfab_eq_sread() and gdrfab_cntr_wait() work with both.
+/// No descriptor to poll (default).
 pub const GDRFAB_WAIT_NONE: u32 = 0;
-/// A descriptor that poll() can wait on.
+/// A descriptor for poll(): gdrfab_cq_fd(), gdrfab_eq_fd(), gdrfab_cntr_fd().
 pub const GDRFAB_WAIT_FD: u32 = 3;
 
 // == Event queue ==
 // Reports events of connections. Reading it drives connecting and listening.
 
 // Events.
-/// Of gdrfab_eq_write(); or of an endpoint whose port or rail is up again: then words without NUL follow the
-/// gdrfab_eq_cm_entry.
+/// A port or rail of an endpoint is up again; words without NUL follow the gdrfab_eq_cm_entry. Or the
+/// program's own (gdrfab_eq_write()).
 pub const GDRFAB_NOTIFY: u32 = 0;
 /// A peer asks a passive endpoint for a connection.
 pub const GDRFAB_CONNREQ: u32 = 1;
@@ -476,7 +482,7 @@ pub const GDRFAB_CONNECTED: u32 = 2;
 /// The peer closed, shut down or died.
 pub const GDRFAB_SHUTDOWN: u32 = 3;
 
-/// Of event queues: the event stays. Of gdrfab_trecvmsg(): see there.
+/// Flag of gdrfab_eq_read() and gdrfab_eq_sread(): the event stays. Of gdrfab_trecvmsg(): see there.
 pub const GDRFAB_PEEK: u64 = 1u64 << 19;
 
 // == Counter ==
@@ -484,7 +490,7 @@ pub const GDRFAB_PEEK: u64 = 1u64 << 19;
 // waiting drive those endpoints.
 
 // == Options, paths, statistics ==
-// Options of an endpoint, the path that its operations take, and counts of what it has done.
+// Options of an endpoint, the path that its operations take, the rails of its connections, and its counts.
 
 // == Log, faults ==
 // Nothing is logged unless GDRFAB_LOG or gdrfab_log_set() asks for it. GDRFAB_FAULT injects faults

@@ -1954,7 +1954,7 @@ typedef struct gdrfab_stats {
     uint64_t recvs;            /**< Messages received. */
     uint64_t unexpected;       /**< Messages that arrived before their receive was posted, and were kept. */
     uint64_t errors;           /**< Operations and receives that failed. */
-    uint64_t bytes_helped;     /**< Bytes of this side's operations that the peer's CPU copied
+    uint64_t bytes_helped;     /**< Of the bytes in by_path, those that the peer's CPU copied
                                     (GDRFAB_OPT_COOP). */
     uint64_t rails_lost;       /**< Losses of rails, summed over all rails of the connection
                                     (gdrfab_rail_info.losses). */

@@ -69,7 +69,7 @@ pub struct gdrfab_stats {
     pub unexpected: u64,
     /// Operations and receives that failed.
     pub errors: u64,
-    /// Bytes of this side's operations that the peer's CPU copied (GDRFAB_OPT_COOP).
+    /// Of the bytes in by_path, those that the peer's CPU copied (GDRFAB_OPT_COOP).
     pub bytes_helped: u64,
     /// Losses of rails, summed over all rails of the connection (gdrfab_rail_info.losses).
     pub rails_lost: u64,

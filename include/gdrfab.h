@@ -111,8 +111,9 @@ const char *gdrfab_version_string(void);
 const char *gdrfab_strerror(int err);
 
 /** Words of this thread's last call that failed with another errno than -EAGAIN: the attempt, the argument
- * or step that failed, and why each alternative was refused. "" if none has failed; a call that succeeds
- * does not clear it. Valid until the next failing call of the thread, not to be freed. */
+ * or step that failed, and why each alternative was refused; cut to 1024 bytes, NUL included. "" if none has
+ * failed; a call that succeeds does not clear it. Valid until the next failing call of the thread, not to be
+ * freed. */
 const char *gdrfab_last_error(void);
 
 /* ---- Discovery -----------------------------------------------------------------------------------------
@@ -152,9 +153,9 @@ const char *gdrfab_last_error(void);
 #define GDRFAB_MR_LOCAL (1u << 2)      /**< Local buffers need a gdrfab_mr_desc(), but for inject calls. */
 #define GDRFAB_MR_VIRT_ADDR (1u << 4)  /**< Remote addresses are virtual; else they count from attr.offset. */
 #define GDRFAB_MR_PROV_KEY (1u << 6)   /**< The provider chooses the keys; else requested_key is the key. */
-#define GDRFAB_MR_HMEM (1u << 10)      /**< Device buffers are registered; any provider requires that.
-                                            Alone in hints: keys of the caller's choice, offsets, no
-                                            GDRFAB_MR_LOCAL. */
+#define GDRFAB_MR_HMEM (1u << 10)      /**< Device buffers are registered, as any provider requires. No
+                                            result has it; alone in hints: keys of the caller's choice,
+                                            offsets, no GDRFAB_MR_LOCAL. */
 
 /* gdrfab_info.msg_order: which operations of an endpoint keep their order (RAW: a read after a write). */
 #define GDRFAB_ORDER_RAR (1ull << 0)          /**< Read after read. */
@@ -1621,9 +1622,12 @@ int gdrfab_cq_signal(struct gdrfab_cq *cq);
 
 /** Words for a provider code. Mirrors fi_cq_strerror.
  *
+ * @param cq         not used; may be NULL
+ * @param prov_errno of the error entry
  * @param err_data   of the error entry: the words of that very failure; NULL: the code's general words
- * @param buf        gets a copy of at most len bytes, or NULL
- * @return buf, or if that is NULL static or err_data's text; not to be freed */
+ * @param buf        gets the words, at most len bytes, or NULL
+ * @return buf; if that is NULL, a copy of at most 1024 bytes that belongs to the calling thread, valid until
+ *   its next gdrfab_cq_strerror() or gdrfab_eq_strerror(), and is not to be freed */
 const char *gdrfab_cq_strerror(struct gdrfab_cq *cq, int prov_errno, const void *err_data, char *buf,
                                size_t len);
 
@@ -1739,8 +1743,8 @@ ssize_t gdrfab_eq_readerr(struct gdrfab_eq *eq, struct gdrfab_eq_err_entry *entr
  * @return len, or -EINVAL, -GDRFAB_EBADFLAGS, -EPERM */
 ssize_t gdrfab_eq_write(struct gdrfab_eq *eq, uint32_t event, const void *buf, size_t len, uint64_t flags);
 
-/** gdrfab_cq_strerror() of an event queue. err_data are words, not a rejecting peer's data; without buf the
- * text is the calling thread's, valid until its next call. Mirrors fi_eq_strerror. */
+/** gdrfab_cq_strerror() of an event queue. With GDRFAB_PROV_REJECTED it does not read err_data, which is the
+ * peer's private data. Mirrors fi_eq_strerror. */
 const char *gdrfab_eq_strerror(struct gdrfab_eq *eq, int prov_errno, const void *err_data, char *buf,
                                size_t len);
 

@@ -291,9 +291,12 @@ pub unsafe extern "C" fn gdrfab_cq_signal(cq: *mut gdrfab_cq) -> c_int {
 
 /// Words for a provider code. Mirrors fi_cq_strerror.
 ///
+/// @param cq         not used; may be NULL
+/// @param prov_errno of the error entry
 /// @param err_data   of the error entry: the words of that very failure; NULL: the code's general words
-/// @param buf        gets a copy of at most len bytes, or NULL
-/// @return buf, or if that is NULL static or err_data's text; not to be freed
+/// @param buf        gets the words, at most len bytes, or NULL
+/// @return buf; if that is NULL, a copy of at most 1024 bytes that belongs to the calling thread, valid until
+///   its next gdrfab_cq_strerror() or gdrfab_eq_strerror(), and is not to be freed
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gdrfab_cq_strerror(
     cq: *mut gdrfab_cq,

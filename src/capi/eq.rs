@@ -251,8 +251,8 @@ pub unsafe extern "C" fn gdrfab_eq_write(eq: *mut gdrfab_eq, event: u32, buf: *c
     })
 }
 
-/// gdrfab_cq_strerror() of an event queue. err_data are words, not a rejecting peer's data; without buf the
-/// text is the calling thread's, valid until its next call. Mirrors fi_eq_strerror.
+/// gdrfab_cq_strerror() of an event queue. With GDRFAB_PROV_REJECTED it does not read err_data, which is the
+/// peer's private data. Mirrors fi_eq_strerror.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gdrfab_eq_strerror(
     eq: *mut gdrfab_eq,

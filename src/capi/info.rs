@@ -294,8 +294,9 @@ pub extern "C" fn gdrfab_strerror(err: c_int) -> *const c_char {
 }
 
 /// Words of this thread's last call that failed with another errno than -EAGAIN: the attempt, the argument
-/// or step that failed, and why each alternative was refused. "" if none has failed; a call that succeeds
-/// does not clear it. Valid until the next failing call of the thread, not to be freed.
+/// or step that failed, and why each alternative was refused; cut to 1024 bytes, NUL included. "" if none has
+/// failed; a call that succeeds does not clear it. Valid until the next failing call of the thread, not to be
+/// freed.
 #[unsafe(no_mangle)]
 pub extern "C" fn gdrfab_last_error() -> *const c_char {
     last_words()

@@ -143,8 +143,8 @@ pub const GDRFAB_MR_LOCAL: u32 = 1u32 << 2;
 pub const GDRFAB_MR_VIRT_ADDR: u32 = 1u32 << 4;
 /// The provider chooses the keys; else requested_key is the key.
 pub const GDRFAB_MR_PROV_KEY: u32 = 1u32 << 6;
-/// Device buffers are registered; any provider requires that. Alone in hints: keys of the caller's choice,
-/// offsets, no GDRFAB_MR_LOCAL.
+/// Device buffers are registered, as any provider requires. No result has it; alone in hints: keys of the
+/// caller's choice, offsets, no GDRFAB_MR_LOCAL.
 pub const GDRFAB_MR_HMEM: u32 = 1u32 << 10;
 
 // gdrfab_info.msg_order: which operations of an endpoint keep their order (RAW: a read after a write).

@@ -660,9 +660,9 @@ int gdrfab_ep_bind_av(struct gdrfab_ep *ep, struct gdrfab_av *av, uint64_t flags
  * @param addr    `count` names, GDRFAB_NAME_LEN bytes each, one behind the other, without alignment
  * @param fi_addr gets the index of each, GDRFAB_ADDR_NOTAVAIL of one that is refused; may be NULL
  * @param flags   0 or GDRFAB_MORE, which changes nothing; nor does context
- * @return names that were added, whose indexes follow each other in the order of addr; if fewer than count,
- *   gdrfab_last_error() tells of the first that is none (cut off, of another version, not from
- *   gdrfab_ep_getname(), or more than 2^32). Or -EINVAL, -GDRFAB_EBADFLAGS */
+ * @return number of names that were added, in the order of addr; if it is less than count,
+ *   gdrfab_last_error() tells of the first name that was refused (cut off, of another version, not from
+ *   gdrfab_ep_getname(), beyond 2^32 names, or no memory for it). Or -EINVAL, -GDRFAB_EBADFLAGS */
 ssize_t gdrfab_av_insert(struct gdrfab_av *av, const void *addr, size_t count, uint64_t *fi_addr,
                          uint64_t flags, void *context);
 
@@ -743,8 +743,9 @@ typedef struct gdrfab_mr_attr {
     const struct gdrfab_mr_dmabuf *dmabuf;  /**< With GDRFAB_MR_DMABUF: the file. */
     size_t iov_count;                       /**< Pieces, up to mr_iov_limit; 1 with GDRFAB_MR_DMABUF. */
     uint64_t access;                        /**< GDRFAB_SEND, RECV, READ, WRITE, REMOTE_READ, REMOTE_WRITE;
-                                                 ATOMIC: a card's. */
-    uint64_t offset;                        /**< Without GDRFAB_MR_VIRT_ADDR: the base address; else 0. */
+                                                 ATOMIC: atomics by a card (verbs). */
+    uint64_t offset;                        /**< Without GDRFAB_MR_VIRT_ADDR: remote address of the first
+                                                 byte; else 0. */
     uint64_t requested_key;                 /**< The key, without GDRFAB_MR_PROV_KEY; else ignored. */
     void *context;                          /**< Any pointer; gdrfab_mr_context() returns it. */
     uint64_t device;                        /**< Number of the memory's device; 0 with GDRFAB_HMEM_SYSTEM,
@@ -833,9 +834,8 @@ void *gdrfab_mr_context(struct gdrfab_mr *mr);
  * random as the device makes them. */
 uint64_t gdrfab_mr_key(struct gdrfab_mr *mr);
 
-/**
- * The descriptor by which operations name local buffers inside the region; NULL for NULL. It is a number, not
- * memory. Mirrors fi_mr_desc.
+/** The descriptor (desc) by which operations name local buffers inside the region; NULL for NULL. It is a
+ * number, not memory. Mirrors fi_mr_desc.
  *
  * Device memory needs it: without it an operation expects host memory. For host memory it lets a peer help
  * with large copies, and a driver pin the memory. Pieces of one operation are all host memory, or all in the
@@ -925,10 +925,9 @@ typedef struct gdrfab_hmem_info {
     uint32_t devices;    /**< Devices of the interface; 0 for GDRFAB_HMEM_SYSTEM. */
     int dmabuf;          /**< 0: its memory can be exported as dma-buf; else a negative errno. */
     int ipc;             /**< 0: other processes can map its memory; else a negative errno. */
-    /**
-     * 1: this process uses the device already, so that work on it makes no new context (GDRFAB_HMEM_CUDA: the
-     * primary context is active, whoever made it so; contexts of cuCtxCreate are not seen). 0: it does not,
-     * or the interface cannot tell (all others), or no device was asked for. */
+    /** 1: this process uses the device already, so that work on it makes no new context (GDRFAB_HMEM_CUDA:
+     * the primary context is active, whoever made it so; contexts of cuCtxCreate are not seen). 0: it does
+     * not, or the interface cannot tell (all others), or no device was asked for. */
     uint32_t active;
     uint64_t memory;     /**< Bytes of memory; 0: unknown. */
     uint64_t peers;      /**< Bit per device below 64 that copies to and from it directly. */
@@ -1046,8 +1045,8 @@ int gdrfab_hmem_flush(uint32_t iface, uint32_t device);
  *   src_addr     of a read the same; of a receive, with GDRFAB_DIRECTED_RECV among the caps, the only peer
  *                that it takes messages of, or GDRFAB_ADDR_UNSPEC
  *   context      returned in the completion entry
- *   msg, flags   the operation with all its parameters, read during the call only. Operation flags: these
- *                alone, tx_op_flags and rx_op_flags do not apply
+ *   msg, flags   the operation with all its parameters, read during the call only; its operation flags, in
+ *                place of tx_op_flags and rx_op_flags
  *
  * Inject calls take up to info->inject_size bytes. Their buffer is the caller's again at once, and only a
  * failure gives an entry. If the connection of a connected endpoint is lost, operations that had left before
@@ -1077,7 +1076,8 @@ int gdrfab_hmem_flush(uint32_t iface, uint32_t device);
 /* Flags of operations, in flags arguments and in gdrfab_info.tx_op_flags and rx_op_flags. */
 #define GDRFAB_REMOTE_CQ_DATA (1ull << 17)     /**< Carries data for the peer. Entry: data is valid. */
 #define GDRFAB_MORE (1ull << 18)               /**< A hint that more follow: the doorbell may ring later. */
-#define GDRFAB_FENCE (1ull << 21)              /**< Starts when the endpoint's earlier ones have completed. */
+#define GDRFAB_FENCE (1ull << 21)              /**< Starts when the endpoint's earlier operations have
+                                                    completed. */
 #define GDRFAB_COMPLETION (1ull << 24)         /**< Gives an entry with GDRFAB_SELECTIVE_COMPLETION too. */
 #define GDRFAB_INJECT (1ull << 25)             /**< As inject calls: the buffer is the caller's at once. */
 #define GDRFAB_INJECT_COMPLETE (1ull << 26)    /**< Complete when the buffer is free; may fail after that. */
@@ -1216,9 +1216,9 @@ int gdrfab_list_close(struct gdrfab_list *list);
  *
  *   buf, compare  elements in host memory, read during the call
  *   result        gets the elements' values before the operation; host memory, not used until the completion
- *   count         as many as the queries say, of 1024 bytes; 0 checks the key. More are -EMSGSIZE
+ *   count         up to the number that the queries give, 1024 bytes in all, else -EMSGSIZE; 0 checks the key
  *   addr          a multiple of the element's size, else -EINVAL; if the memory there is misaligned, it fails
- *   -EOPNOTSUPP   the datatype, call, provider or peer (tcp, before 0.2) has none; device memory on this side
+ *   -EOPNOTSUPP   the datatype, call, provider or peer (tcp, before 0.2) lacks it; device memory on this side
  *
  * The region's rights are GDRFAB_REMOTE_WRITE and, to fetch, GDRFAB_REMOTE_READ; for GDRFAB_ATOMIC_READ only
  * the latter. For orders and counters, an operation that fetches is a read, and any other is a write.
@@ -1387,9 +1387,8 @@ ssize_t gdrfab_recvv(struct gdrfab_ep *ep, const struct iovec *iov, void **desc,
  *   capability) */
 ssize_t gdrfab_recvmsg(struct gdrfab_ep *ep, const struct gdrfab_msg *msg, uint64_t flags);
 
-/**
- * Cancels the first receive with this context, tagged or not, or if there is none the first waiting operation
- * or unmatched message, in the order of posting: it completes with ECANCELED, and its buffer is not touched
+/** Cancels the first receive with this context, tagged or not; if there is none, the first waiting operation
+ * or unmatched message, in the order of posting. It completes with ECANCELED, and its buffer is not touched
  * after the call. Mirrors fi_cancel.
  *
  * @return 0, -EINVAL, -ENOENT (none with that context can still be cancelled), -EOPNOTSUPP (verbs: a queue
@@ -1827,11 +1826,12 @@ int gdrfab_cntr_trywait(struct gdrfab_cntr *cntr);
  * pages (userfaultfd). */
 #define GDRFAB_OPT_DEADLINE 256
 
-#define GDRFAB_OPT_CONNECT_TIMEOUT 257  /**< uint64_t ns to connect, or to reach a peer in any way; 0,
-                                             UINT64_MAX: no limit; default 10 s. */
+#define GDRFAB_OPT_CONNECT_TIMEOUT 257  /**< uint64_t ns to connect, or of a connectionless endpoint to
+                                             reach a peer by any of its providers; 0, UINT64_MAX: no limit;
+                                             default 10 s. */
 
 /** uint64_t of GDRFAB_PATH_*: RMA that can use none of these fails with EOPNOTSUPP (GDRFAB_PROV_PATH); 0:
- * any. With verbs the path is that of this side's memory, or staged if either side's is. */
+ * any. With verbs the path is that of this side's memory, or staged if either side's memory is. */
 #define GDRFAB_OPT_REQUIRE_PATH 258
 
 #define GDRFAB_OPT_FORBID_PATH 259      /**< uint64_t of GDRFAB_PATH_*: RMA never uses these. */

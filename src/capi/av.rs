@@ -93,9 +93,9 @@ pub unsafe extern "C" fn gdrfab_ep_bind_av(ep: *mut gdrfab_ep, av: *mut gdrfab_a
 /// @param addr    `count` names, GDRFAB_NAME_LEN bytes each, one behind the other, without alignment
 /// @param fi_addr gets the index of each, GDRFAB_ADDR_NOTAVAIL of one that is refused; may be NULL
 /// @param flags   0 or GDRFAB_MORE, which changes nothing; nor does context
-/// @return names that were added, whose indexes follow each other in the order of addr; if fewer than count,
-///   gdrfab_last_error() tells of the first that is none (cut off, of another version, not from
-///   gdrfab_ep_getname(), or more than 2^32). Or -EINVAL, -GDRFAB_EBADFLAGS
+/// @return number of names that were added, in the order of addr; if it is less than count,
+///   gdrfab_last_error() tells of the first name that was refused (cut off, of another version, not from
+///   gdrfab_ep_getname(), beyond 2^32 names, or no memory for it). Or -EINVAL, -GDRFAB_EBADFLAGS
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gdrfab_av_insert(
     av: *mut gdrfab_av,

@@ -27,9 +27,9 @@ pub struct gdrfab_hmem_info {
     pub dmabuf: c_int,
     /// 0: other processes can map its memory; else a negative errno.
     pub ipc: c_int,
-    /// 1: this process uses the device already, so that work on it makes no new context (GDRFAB_HMEM_CUDA: the
-    /// primary context is active, whoever made it so; contexts of cuCtxCreate are not seen). 0: it does not,
-    /// or the interface cannot tell (all others), or no device was asked for.
+    /// 1: this process uses the device already, so that work on it makes no new context (GDRFAB_HMEM_CUDA:
+    /// the primary context is active, whoever made it so; contexts of cuCtxCreate are not seen). 0: it does
+    /// not, or the interface cannot tell (all others), or no device was asked for.
     pub active: u32,
     /// Bytes of memory; 0: unknown.
     pub memory: u64,

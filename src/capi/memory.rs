@@ -54,9 +54,9 @@ pub struct gdrfab_mr_attr {
     pub dmabuf: *const gdrfab_mr_dmabuf,
     /// Pieces, up to mr_iov_limit; 1 with GDRFAB_MR_DMABUF.
     pub iov_count: usize,
-    /// GDRFAB_SEND, RECV, READ, WRITE, REMOTE_READ, REMOTE_WRITE; ATOMIC: a card's.
+    /// GDRFAB_SEND, RECV, READ, WRITE, REMOTE_READ, REMOTE_WRITE; ATOMIC: atomics by a card (verbs).
     pub access: u64,
-    /// Without GDRFAB_MR_VIRT_ADDR: the base address; else 0.
+    /// Without GDRFAB_MR_VIRT_ADDR: remote address of the first byte; else 0.
     pub offset: u64,
     /// The key, without GDRFAB_MR_PROV_KEY; else ignored.
     pub requested_key: u64,
@@ -379,8 +379,8 @@ pub unsafe extern "C" fn gdrfab_mr_key(mr: *mut gdrfab_mr) -> u64 {
     hold(|_| 0, || unsafe { mr_of(mr) }.map_or(0, Mr::key))
 }
 
-/// The descriptor by which operations name local buffers inside the region; NULL for NULL. It is a number, not
-/// memory. Mirrors fi_mr_desc.
+/// The descriptor (desc) by which operations name local buffers inside the region; NULL for NULL. It is a
+/// number, not memory. Mirrors fi_mr_desc.
 ///
 /// Device memory needs it: without it an operation expects host memory. For host memory it lets a peer help
 /// with large copies, and a driver pin the memory. Pieces of one operation are all host memory, or all in the

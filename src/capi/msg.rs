@@ -214,8 +214,8 @@ pub unsafe extern "C" fn gdrfab_recvmsg(ep: *mut gdrfab_ep, msg: *const gdrfab_m
     })
 }
 
-/// Cancels the first receive with this context, tagged or not, or if there is none the first waiting operation
-/// or unmatched message, in the order of posting: it completes with ECANCELED, and its buffer is not touched
+/// Cancels the first receive with this context, tagged or not; if there is none, the first waiting operation
+/// or unmatched message, in the order of posting. It completes with ECANCELED, and its buffer is not touched
 /// after the call. Mirrors fi_cancel.
 ///
 /// @return 0, -EINVAL, -ENOENT (none with that context can still be cancelled), -EOPNOTSUPP (verbs: a queue

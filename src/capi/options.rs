@@ -21,10 +21,11 @@ pub const GDRFAB_OPT_CM_DATA_SIZE: c_int = 1;
 /// UINT64_MAX: never. An operation does not end while the kernel copies (cma) and waits for the target's
 /// pages (userfaultfd).
 pub const GDRFAB_OPT_DEADLINE: c_int = 256;
-/// uint64_t ns to connect, or to reach a peer in any way; 0, UINT64_MAX: no limit; default 10 s.
+/// uint64_t ns to connect, or of a connectionless endpoint to reach a peer by any of its providers; 0,
+/// UINT64_MAX: no limit; default 10 s.
 pub const GDRFAB_OPT_CONNECT_TIMEOUT: c_int = 257;
 /// uint64_t of GDRFAB_PATH_*: RMA that can use none of these fails with EOPNOTSUPP (GDRFAB_PROV_PATH); 0:
-/// any. With verbs the path is that of this side's memory, or staged if either side's is.
+/// any. With verbs the path is that of this side's memory, or staged if either side's memory is.
 pub const GDRFAB_OPT_REQUIRE_PATH: c_int = 258;
 /// uint64_t of GDRFAB_PATH_*: RMA never uses these.
 pub const GDRFAB_OPT_FORBID_PATH: c_int = 259;

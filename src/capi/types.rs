@@ -346,8 +346,8 @@ pub const GDRFAB_DMABUF_PCIE: u64 = 1u64 << 0;
 //   src_addr     of a read the same; of a receive, with GDRFAB_DIRECTED_RECV among the caps, the only peer
 //                that it takes messages of, or GDRFAB_ADDR_UNSPEC
 //   context      returned in the completion entry
-//   msg, flags   the operation with all its parameters, read during the call only. Operation flags: these
-//                alone, tx_op_flags and rx_op_flags do not apply
+//   msg, flags   the operation with all its parameters, read during the call only; its operation flags, in
+//                place of tx_op_flags and rx_op_flags
 //
 // Inject calls take up to info->inject_size bytes. Their buffer is the caller's again at once, and only a
 // failure gives an entry. If the connection of a connected endpoint is lost, operations that had left before
@@ -379,7 +379,7 @@ pub const GDRFAB_DMABUF_PCIE: u64 = 1u64 << 0;
 pub const GDRFAB_REMOTE_CQ_DATA: u64 = 1u64 << 17;
 /// A hint that more follow: the doorbell may ring later.
 pub const GDRFAB_MORE: u64 = 1u64 << 18;
-/// Starts when the endpoint's earlier ones have completed.
+/// Starts when the endpoint's earlier operations have completed.
 pub const GDRFAB_FENCE: u64 = 1u64 << 21;
 /// Gives an entry with GDRFAB_SELECTIVE_COMPLETION too.
 pub const GDRFAB_COMPLETION: u64 = 1u64 << 24;
@@ -402,9 +402,9 @@ pub const GDRFAB_DELIVERY_COMPLETE: u64 = 1u64 << 28;
 //
 //   buf, compare  elements in host memory, read during the call
 //   result        gets the elements' values before the operation; host memory, not used until the completion
-//   count         as many as the queries say, of 1024 bytes; 0 checks the key. More are -EMSGSIZE
+//   count         up to the number that the queries give, 1024 bytes in all, else -EMSGSIZE; 0 checks the key
 //   addr          a multiple of the element's size, else -EINVAL; if the memory there is misaligned, it fails
-//   -EOPNOTSUPP   the datatype, call, provider or peer (tcp, before 0.2) has none; device memory on this side
+//   -EOPNOTSUPP   the datatype, call, provider or peer (tcp, before 0.2) lacks it; device memory on this side
 //
 // The region's rights are GDRFAB_REMOTE_WRITE and, to fetch, GDRFAB_REMOTE_READ; for GDRFAB_ATOMIC_READ only
 // the latter. For orders and counters, an operation that fetches is a read, and any other is a write.

@@ -195,7 +195,7 @@ impl Client<'_> {
         let taken =
             if (network || self.link.traits.rdm || test.action().is_some()) && taken.is_empty() { self.link.path()?.path } else { taken };
         check_required(size, required, taken)?;
-        let bytes = stats.by_path.iter().map(|of| of.bytes).sum::<u64>() + stats.bytes_helped;
+        let bytes = stats.by_path.iter().map(|of| of.bytes).sum::<u64>();
         let helped = stats.bytes_helped as f64 / bytes.max(1) as f64;
         let back = if test == Test::WriteLat && !self.options.one_way() { back } else { taken };
         check_required(size, required, back)?;

@@ -99,8 +99,8 @@ finish_all() {
 start() { # <pass> <program> <claim text>
 	local log=/tmp/$1.$2.$((++started)).log
 	case $2 in
-	# These programs take links and devices away, so they run alone.
-	verbs | verbs_rails* | rdm_atomic | rdm_cards)
+	# Programs that take links and devices away, and those that check a counter of the whole device, run alone.
+	verbs | verbs_rails* | rdm | rdm_*)
 		finish_all
 		restore
 		one "$1" "$2" "$3" "$log" | tee "$log"

@@ -16,8 +16,8 @@ use gdrfab::prov::info::{EP_RDM, Info};
 use gdrfab::prov::op::{Common, Dir, Iov, RmaIov};
 use gdrfab::prov::ops::OpFlags;
 use gdrfab::prov::queue::{Completion, Taken};
-use gdrfab::prov::{Domain, Endpoint, EventQueue, Parcel, Queue, Taker, flags, get};
-use gdrfab::sync::cursor::Brief;
+use gdrfab::prov::{Domain, Endpoint, EventQueue, Parcel, ParcelSink, Queue, flags, get};
+use gdrfab::sync::cursor::ShortMessage;
 use gdrfab::sync::serial::Threading;
 use gdrfab::sys::epoll::{Poller, Woken};
 use libloading::os::unix::Library;
@@ -67,12 +67,12 @@ struct Lane {
 
 struct Nobody;
 
-impl Taker for Nobody {
+impl ParcelSink for Nobody {
     fn take(&mut self, _: &dyn Parcel) -> bool {
         true
     }
 
-    fn take_brief(&mut self, _: Brief<'_>) -> bool {
+    fn take_short(&mut self, _: ShortMessage<'_>) -> bool {
         true
     }
 }

@@ -4,7 +4,7 @@
 
 use super::op::Iov;
 use crate::error::{Error, Result};
-use crate::sync::cursor::Brief;
+use crate::sync::cursor::ShortMessage;
 
 /// A connected endpoint as an ordered link of an endpoint that matches messages. RMA works as on any endpoint. Parcels take
 /// the place of messages: they need no posted receive and give no completion. Both ends use the connection this way from the
@@ -19,16 +19,16 @@ pub trait Lane {
 
     /// As `put`, for one to three words and one piece, and only where a plain store or copy is enough. False: nothing was
     /// done, and the caller is to use `put`.
-    fn put_brief(&self, _words: &[u64], _from: Iov) -> bool {
+    fn put_short(&self, _words: &[u64], _from: Iov) -> bool {
         false
     }
 
     /// Makes progress once, and hands the parcels that have arrived to `each` in their order. True: there was other work as
     /// well.
-    fn take(&self, force: bool, each: &mut dyn Taker) -> bool;
+    fn take(&self, force: bool, each: &mut dyn ParcelSink) -> bool;
 
     /// As `take`, until every parcel that has arrived by now was handed over.
-    fn take_all(&self, each: &mut dyn Taker) {
+    fn take_all(&self, each: &mut dyn ParcelSink) {
         self.take(true, each);
     }
 
@@ -37,11 +37,11 @@ pub trait Lane {
 }
 
 /// Receives parcels. A method that returns false leaves its parcel, and all behind it, in the lane.
-pub trait Taker {
+pub trait ParcelSink {
     fn take(&mut self, parcel: &dyn Parcel) -> bool;
 
     /// Receives a parcel that lies in one line of a shared-memory ring.
-    fn take_brief(&mut self, parcel: Brief<'_>) -> bool;
+    fn take_short(&mut self, parcel: ShortMessage<'_>) -> bool;
 }
 
 /// A parcel that has arrived. The peer wrote it, so nothing in it may be trusted.
@@ -75,20 +75,20 @@ pub trait Parcel {
     }
 }
 
-impl Parcel for Brief<'_> {
+impl Parcel for ShortMessage<'_> {
     #[inline(always)]
     fn words(&self) -> usize {
-        Brief::words(self)
+        ShortMessage::words(self)
     }
 
     #[inline(always)]
     fn word(&self, i: usize) -> u64 {
-        Brief::word(self, i)
+        ShortMessage::word(self, i)
     }
 
     #[inline(always)]
     fn len(&self) -> usize {
-        Brief::len(self)
+        ShortMessage::len(self)
     }
 
     #[inline(always)]

@@ -45,7 +45,7 @@ pub mod waiter;
 
 pub use contract::{Domain, Endpoint, Listener, Offer, Provider, Reach, no_coop, no_effort};
 pub use event::{Event, EventKind, EventQueue};
-pub use lane::{Lane, Parcel, Taker};
+pub use lane::{Lane, Parcel, ParcelSink};
 pub use pep::PassiveEndpoint;
 pub use queue::{Completion, Counter, Queue};
 pub use request::Request;

@@ -3,7 +3,7 @@
 
 use super::area::Incoming;
 use super::cache_line::{LINE_BYTES, WORDS};
-use super::cursor::{Brief, Cursor};
+use super::cursor::{Cursor, ShortMessage};
 use super::header::{Broken, Header, MAX_LINES, OUT_OF_LINE, OUT_OF_LINE_WORDS, RingError, Unmapped, lap};
 use super::primitive::Ordering;
 use super::ring::{Store, shift_of};
@@ -82,12 +82,12 @@ impl<S: Store> Consumer<S> {
     /// The message at the cursor, if its bytes lie out of line: its words and bytes, and the end of the bytes in the
     /// area.
     #[inline(never)]
-    pub fn brief_out_of_line<'a>(&'a self, cursor: &Cursor<'a>, kind: u8) -> Option<(Brief<'a>, u64)> {
+    pub fn short_out_of_line<'a>(&'a self, cursor: &Cursor<'a>, kind: u8) -> Option<(ShortMessage<'a>, u64)> {
         let (own, place) = cursor.words_out_of_line(kind)?;
         let found = self.find(place)?;
         // SAFETY: that many bytes lie there, in whole lines, until `pass_area`, which cannot be called while `self` is
         // borrowed.
-        Some((unsafe { Brief::new(own, found.from.cast(), found.len) }, found.end))
+        Some((unsafe { ShortMessage::new(own, found.from.cast(), found.len) }, found.end))
     }
 
     /// Moves past a message whose bytes lie out of line and end at `end`.
@@ -359,7 +359,7 @@ mod tests {
     }
 
     #[test]
-    fn a_brief_has_its_words_and_its_bytes_in_the_line_or_out_of_it() {
+    fn a_short_message_has_its_words_and_its_bytes_in_the_line_or_out_of_it() {
         let shared = Shared::new(1024);
         let (mut p, mut c) = (Producer::new(shared.clone(), area::START), Consumer::new(shared));
         let data: Vec<u8> = (0..8000u32).map(|i| (i % 251) as u8).collect();
@@ -373,10 +373,10 @@ mod tests {
                 1 => assert!(p.write_bytes_out_of_line(9, words, from)),
                 _ => assert!(send(&mut p, 9, words, &data[..len])),
             }
-            assert!(c.cursor().one_line(8).is_none() && c.brief_out_of_line(&c.cursor(), 8).is_none());
+            assert!(c.cursor().one_line(8).is_none() && c.short_out_of_line(&c.cursor(), 8).is_none());
             let (cursor, mut end) = (c.cursor(), None);
             let found = cursor.one_line(9).or_else(|| {
-                let (found, e) = c.brief_out_of_line(&cursor, 9)?;
+                let (found, e) = c.short_out_of_line(&cursor, 9)?;
                 end = Some(e);
                 Some(found)
             });
@@ -477,7 +477,7 @@ mod tests {
                     // SAFETY: `found` was checked to be inside the area.
                     unsafe { std::ptr::copy_nonoverlapping(found.from, out.as_mut_ptr(), found.len) };
                 }
-                if let Some((found, _)) = c.brief_out_of_line(&c.cursor(), 1) {
+                if let Some((found, _)) = c.short_out_of_line(&c.cursor(), 1) {
                     let mut out = vec![0u8; found.len()];
                     // SAFETY: `out` holds as many.
                     unsafe { found.copy_out(out.as_mut_ptr()) };

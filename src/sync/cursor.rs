@@ -11,18 +11,18 @@ use crate::sys::iov::Iov;
 
 /// A message of one line, read in place: fixed words, and bytes that lie behind the words or out of line.
 #[derive(Clone, Copy)]
-pub struct Brief<'a> {
+pub struct ShortMessage<'a> {
     words: &'a [AtomicU64],
     from: *const AtomicU64,
     bytes: usize,
 }
 
-impl<'a> Brief<'a> {
+impl<'a> ShortMessage<'a> {
     /// # Safety
     /// As long as the result is used, `from` is readable for `bytes` bytes, rounded up to whole words.
     #[inline(always)]
-    pub(super) unsafe fn new(words: &'a [AtomicU64], from: *const AtomicU64, bytes: usize) -> Brief<'a> {
-        Brief { words, from, bytes }
+    pub(super) unsafe fn new(words: &'a [AtomicU64], from: *const AtomicU64, bytes: usize) -> ShortMessage<'a> {
+        ShortMessage { words, from, bytes }
     }
 
     /// Number of fixed words.
@@ -110,7 +110,7 @@ impl<'a> Cursor<'a> {
 
     /// The next message, if it has arrived, has this kind, has no flags, and lies in one line.
     #[inline(always)]
-    pub fn one_line(&self, kind: u8) -> Option<Brief<'a>> {
+    pub fn one_line(&self, kind: u8) -> Option<ShortMessage<'a>> {
         let line = self.at(self.head)?;
         let (words, bytes) = Header::unflagged(line.header.load(Ordering::Acquire), kind, lap(self.head, self.shift))?;
         if words * 8 + bytes > LINE_BYTES {
@@ -118,7 +118,7 @@ impl<'a> Cursor<'a> {
         }
         let (words, rest) = line.words.split_at_checked(words)?;
         // SAFETY: the rest of the line has that many bytes.
-        Some(unsafe { Brief::new(words, rest.as_ptr(), bytes) })
+        Some(unsafe { ShortMessage::new(words, rest.as_ptr(), bytes) })
     }
 
     /// True if the lines behind the first of a longer message have the right headers.

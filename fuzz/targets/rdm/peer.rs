@@ -10,10 +10,10 @@ use gdrfab::prov::info::Info;
 use gdrfab::prov::name::Name;
 use gdrfab::prov::op::RmaIov;
 use gdrfab::prov::ops::OpFlags;
-use gdrfab::prov::{self, Endpoint, EventQueue, Parcel, Queue, Taker, flags};
+use gdrfab::prov::{self, Endpoint, EventQueue, Parcel, Queue, ParcelSink, flags};
 use gdrfab::rdm::wire::hello::Intro;
 use gdrfab::rdm::wire::parcel::{ParcelHead, ParcelWords};
-use gdrfab::sync::cursor::Brief;
+use gdrfab::sync::cursor::ShortMessage;
 use gdrfab::sync::serial::Threading;
 use std::sync::Arc;
 
@@ -27,7 +27,7 @@ pub struct Peer {
 /// Records received offers.
 struct Ear<'a>(&'a mut Vec<u64>);
 
-impl Taker for Ear<'_> {
+impl ParcelSink for Ear<'_> {
     fn take(&mut self, parcel: &dyn Parcel) -> bool {
         if let ParcelHead::Offer(_, offer) = ParcelHead::of(parcel).expect("the library says what it understands") {
             self.0.push(offer.number);
@@ -35,7 +35,7 @@ impl Taker for Ear<'_> {
         true
     }
 
-    fn take_brief(&mut self, parcel: Brief<'_>) -> bool {
+    fn take_short(&mut self, parcel: ShortMessage<'_>) -> bool {
         self.take(&parcel)
     }
 }

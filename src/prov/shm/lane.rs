@@ -13,7 +13,7 @@ use crate::prov::shm::state::conn::Conn;
 use crate::prov::shm::state::parcel::QueuedParcel;
 use crate::prov::shm::wire::layout::SegmentRef;
 use crate::prov::shm::wire::message::{broken, kind, protocol};
-use crate::prov::{Lane, Taker};
+use crate::prov::{Lane, ParcelSink};
 use crate::sync::area;
 use crate::sync::cache_line::LINE_BYTES;
 use crate::sync::consumer::Message;
@@ -41,7 +41,7 @@ impl State {
     }
 
     /// Hands out the parcels that `on_parcel` has queued. False: `each` has refused one.
-    fn take_queued(&mut self, each: &mut dyn Taker) -> bool {
+    fn take_queued(&mut self, each: &mut dyn ParcelSink) -> bool {
         while let Some(parcel) = self.parcels.front() {
             if !each.take(parcel) {
                 return false;
@@ -54,12 +54,12 @@ impl State {
     }
 
     /// Hands out parcels straight from the ring, up to a message of another kind. False: `each` has refused one.
-    fn take_ring(&mut self, each: &mut dyn Taker) -> Result<bool> {
+    fn take_ring(&mut self, each: &mut dyn ParcelSink) -> Result<bool> {
         for _ in 0..BUDGET {
             let Some(rx) = &mut self.rx else { return Ok(true) };
             let mut cursor = rx.cursor();
             if let Some(parcel) = cursor.one_line(kind::PARCEL) {
-                if !each.take_brief(parcel) {
+                if !each.take_short(parcel) {
                     return Ok(false);
                 }
                 self.refusals = 0;
@@ -87,7 +87,7 @@ impl State {
     /// The fast turn: hands out parcels straight from the ring. `None`: there is other work, so a full turn must
     /// follow. True: `each` has refused a parcel.
     #[inline(always)]
-    fn take_brief(&mut self, each: &mut dyn Taker) -> Option<bool> {
+    fn take_short(&mut self, each: &mut dyn ParcelSink) -> Option<bool> {
         if !self.parcels.is_empty() {
             return None;
         }
@@ -100,7 +100,7 @@ impl State {
                 break;
             }
             let Some(parcel) = cursor.one_line(kind::PARCEL) else { break };
-            goes_on = each.take_brief(parcel);
+            goes_on = each.take_short(parcel);
             if !goes_on {
                 break;
             }
@@ -127,17 +127,17 @@ impl State {
         over.then_some(!goes_on)
     }
 
-    /// Continues `take_brief` after `n` parcels, with parcels of any length. Returns true if `each` has refused none,
+    /// Continues `take_short` after `n` parcels, with parcels of any length. Returns true if `each` has refused none,
     /// true if the ring is empty, and the count of parcels taken.
     #[inline(never)]
-    fn take_long(&mut self, each: &mut dyn Taker, mut n: u64) -> Option<(bool, bool, u64)> {
+    fn take_long(&mut self, each: &mut dyn ParcelSink, mut n: u64) -> Option<(bool, bool, u64)> {
         while n < BUDGET as u64 {
             let rx = self.rx.as_mut()?;
             if rx.is_empty() {
                 return Some((true, true, n));
             }
-            if let Some((parcel, end)) = rx.brief_out_of_line(&rx.cursor(), kind::PARCEL) {
-                if !each.take_brief(parcel) {
+            if let Some((parcel, end)) = rx.short_out_of_line(&rx.cursor(), kind::PARCEL) {
+                if !each.take_short(parcel) {
                     return Some((false, false, n));
                 }
                 rx.pass_out_of_line(end);
@@ -168,7 +168,7 @@ fn may_go(conn: &mut Conn, header: Header) -> Result<bool> {
     Ok(conn.is_clear() && credit(conn)? && conn.room(header)?)
 }
 
-/// As `put_brief`, for parcels longer than a line.
+/// As `put_short`, for parcels longer than a line.
 #[inline(never)]
 fn put_out_of_line(conn: &mut Conn, words: &[u64], from: Iov) -> bool {
     let went = (area::FROM..=RING_MOST).contains(&from.len()) && conn.tx.write_bytes_out_of_line(kind::PARCEL, words, from);
@@ -217,7 +217,7 @@ impl Lane for Endpoint {
         Ok(true)
     }
 
-    fn put_brief(&self, words: &[u64], from: Iov) -> bool {
+    fn put_short(&self, words: &[u64], from: Iov) -> bool {
         let mut guard = self.state.lock();
         let s = &mut *guard;
         let Some(conn) = s.conn.as_deref_mut() else { return false };
@@ -246,9 +246,9 @@ impl Lane for Endpoint {
         true
     }
 
-    fn take(&self, force: bool, each: &mut dyn Taker) -> bool {
+    fn take(&self, force: bool, each: &mut dyn ParcelSink) -> bool {
         let Some(mut s) = (if force { Some(self.state.lock()) } else { self.state.try_lock() }) else { return true };
-        match s.take_brief(each) {
+        match s.take_short(each) {
             Some(works) if !force => works,
             _ => {
                 let works = s.rx.as_ref().is_some_and(|rx| !rx.is_empty()) || !s.conn.as_deref().is_some_and(has_only_messages);
@@ -260,7 +260,7 @@ impl Lane for Endpoint {
 
     /// Hands out all parcels that have arrived. The parcels lie in the ring, so the turn does not look at the control
     /// socket.
-    fn take_all(&self, each: &mut dyn Taker) {
+    fn take_all(&self, each: &mut dyn ParcelSink) {
         self.full_turn(&mut self.state.lock(), false, each);
     }
 
@@ -272,7 +272,7 @@ impl Lane for Endpoint {
 impl Endpoint {
     /// A full turn of progress, with parcels to hand out.
     #[inline(never)]
-    fn full_turn(&self, s: &mut State, force: bool, each: &mut dyn Taker) {
+    fn full_turn(&self, s: &mut State, force: bool, each: &mut dyn ParcelSink) {
         let goes_on = self.take_parcels(s, each);
         s.refusals = s.refusals.saturating_add(u8::from(!goes_on));
         // The turn leaves parcels in the ring: those behind other messages for the second look below, a refused one for
@@ -285,7 +285,7 @@ impl Endpoint {
     }
 
     /// Hands out the queued parcels and then the parcels in the ring. False: `each` has refused one.
-    fn take_parcels(&self, s: &mut State, each: &mut dyn Taker) -> bool {
+    fn take_parcels(&self, s: &mut State, each: &mut dyn ParcelSink) -> bool {
         s.take_queued(each)
             && s.take_ring(each).unwrap_or_else(|e| {
                 s.down(&self.domain, e);
@@ -303,19 +303,19 @@ mod tests {
     use crate::prov::queue::Queue;
     use crate::prov::shm::domain::Domain;
     use crate::prov::{Endpoint as _, Parcel};
-    use crate::sync::cursor::Brief;
+    use crate::sync::cursor::ShortMessage;
     use crate::sync::serial::Threading;
     use std::sync::Arc;
 
     struct All(usize);
 
-    impl Taker for All {
+    impl ParcelSink for All {
         fn take(&mut self, _parcel: &dyn Parcel) -> bool {
             self.0 += 1;
             true
         }
 
-        fn take_brief(&mut self, _parcel: Brief<'_>) -> bool {
+        fn take_short(&mut self, _parcel: ShortMessage<'_>) -> bool {
             self.take(&QueuedParcel { words: Box::default(), bytes: Box::default() })
         }
     }

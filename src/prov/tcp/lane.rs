@@ -12,14 +12,14 @@ use crate::prov::op::{Iov, total};
 use crate::prov::parcel::Flat;
 use crate::prov::tcp::stream::tx::QUEUE_MAX;
 use crate::prov::tcp::wire::frame::{DATA, Header, Kind, WHOLE_MAX, protocol_error};
-use crate::prov::{Lane, Taker};
+use crate::prov::{Lane, ParcelSink};
 
 /// Most words at the beginning of a parcel.
 const WORDS: usize = 32;
 
 impl State {
     /// Hands the parcels that arrived to `each`, until `each` refuses one.
-    fn take_parcels(&mut self, each: &mut dyn Taker) -> Result<()> {
+    fn take_parcels(&mut self, each: &mut dyn ParcelSink) -> Result<()> {
         while let Some(message) = self.unexpected.front() {
             let Unexpected::Buffered { bytes, data: Some(words), number: None } = message else {
                 return Err(protocol_error("a message that is not a lane parcel"));
@@ -79,7 +79,7 @@ impl Lane for Endpoint {
         }
     }
 
-    fn take(&self, force: bool, each: &mut dyn Taker) -> bool {
+    fn take(&self, force: bool, each: &mut dyn ParcelSink) -> bool {
         let Some(mut s) = (if force { Some(self.state.lock()) } else { self.state.try_lock() }) else { return true };
         s.progress(&self.domain, force);
         if let Err(e) = s.take_parcels(each) {

@@ -3,11 +3,11 @@
 //! own provider. The library disconnects the peer with a reason, and serves other peers.
 
 use super::*;
-use crate::prov::{self, EventQueue, Parcel, Taker};
+use crate::prov::{self, EventQueue, Parcel, ParcelSink};
 use crate::rdm::limits::{EAGER_MAX, FIRST_GRANT, OFFERS_MAX};
 use crate::rdm::wire::hello::Intro;
 use crate::rdm::wire::parcel::{Label, OVERHEAD, ParcelWords, eager, kind};
-use crate::sync::cursor::Brief;
+use crate::sync::cursor::ShortMessage;
 
 pub struct HostilePeer {
     ep: Box<dyn Endpoint>,
@@ -136,12 +136,12 @@ fn answers_to_a_peer_that_reads_none_are_bounded() {
 fn an_offer_that_was_not_made_cannot_be_answered() {
     const COUNT: usize = 6000;
     struct First(Option<u64>);
-    impl Taker for First {
+    impl ParcelSink for First {
         fn take(&mut self, parcel: &dyn Parcel) -> bool {
             self.0 = Some(parcel.word(1));
             true
         }
-        fn take_brief(&mut self, parcel: Brief<'_>) -> bool {
+        fn take_short(&mut self, parcel: ShortMessage<'_>) -> bool {
             self.take(&parcel)
         }
     }

@@ -4,7 +4,7 @@
 use crate::error::{Code, Error, Result, errno};
 use crate::mr::parts;
 use crate::mr::piece::store;
-use crate::prov::{Parcel, Taker};
+use crate::prov::{Parcel, ParcelSink};
 use crate::rdm::peers::link::Link;
 use crate::rdm::peers::outstanding::Op;
 use crate::rdm::peers::peer::{Id, OfferState, PendingKind};
@@ -13,7 +13,7 @@ use crate::rdm::state::State;
 use crate::rdm::transfer::deliver::read_failure;
 use crate::rdm::transfer::fast_arrive::FastOutcome;
 use crate::rdm::wire::parcel::{Label, MessageOffer, ParcelHead};
-use crate::sync::cursor::Brief;
+use crate::sync::cursor::ShortMessage;
 use std::sync::Arc;
 
 /// Receives the parcels of one lane.
@@ -57,12 +57,12 @@ impl<'a> LaneSink<'a> {
     }
 }
 
-impl Taker for LaneSink<'_> {
+impl ParcelSink for LaneSink<'_> {
     fn take(&mut self, parcel: &dyn Parcel) -> bool {
         self.take_parcel(parcel, parcel)
     }
 
-    fn take_brief(&mut self, parcel: Brief<'_>) -> bool {
+    fn take_short(&mut self, parcel: ShortMessage<'_>) -> bool {
         self.take_parcel(&parcel, &parcel)
     }
 }

@@ -37,7 +37,7 @@ impl State {
         let Some(lane) = link.lane().filter(|_| peer.credit.may_send(one.local.len())) else { return false };
         let all = [[PLAIN, PLAIN_TAGGED, TAGGED_DATA][WORDS - 1], one.key, one.data];
         let words = &all[..WORDS];
-        if !lane.put_brief(words, one.local) && !matches!(lane.put(words, &[one.local]), Ok(true)) {
+        if !lane.put_short(words, one.local) && !matches!(lane.put(words, &[one.local]), Ok(true)) {
             return false;
         }
         peer.credit.sent(one.local.len());

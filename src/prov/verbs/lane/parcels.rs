@@ -13,7 +13,7 @@ use crate::prov::verbs::state::{Phase, State};
 use crate::prov::verbs::sys::abi::*;
 use crate::prov::verbs::sys::status;
 use crate::prov::verbs::wire::credit::Class;
-use crate::prov::{Lane, Taker};
+use crate::prov::{Lane, ParcelSink};
 use std::mem::zeroed;
 use std::ptr::null_mut;
 use std::sync::atomic::Ordering;
@@ -189,7 +189,7 @@ impl State {
     }
 
     /// Hands out the parcels that have arrived, advances operations, and sends the messages that wait.
-    fn lane_turn(&mut self, domain: &crate::prov::verbs::Domain, each: &mut dyn Taker) -> Result<()> {
+    fn lane_turn(&mut self, domain: &crate::prov::verbs::Domain, each: &mut dyn ParcelSink) -> Result<()> {
         while let Some((place, len)) = self.lane.as_ref().and_then(|lane| lane.inbox.front().copied()) {
             let Some(lane) = &mut self.lane else { return Ok(()) };
             let Some((head, rest)) = lane.bytes(place, len).split_first_chunk::<8>() else {
@@ -275,7 +275,7 @@ impl Lane for Endpoint {
         }
     }
 
-    fn take(&self, force: bool, each: &mut dyn Taker) -> bool {
+    fn take(&self, force: bool, each: &mut dyn ParcelSink) -> bool {
         let turn = self.turns.fetch_add(1, Ordering::Relaxed);
         if force || turn & self.mask == 0 {
             self.progress_all(force);

@@ -5,8 +5,8 @@
 use super::drive::EpRef;
 use super::wait::Driven;
 use crate::error::{Error, Result, errno};
+use crate::prov::idle_set::IdleSet;
 use crate::prov::queue::Waiter;
-use crate::prov::rest::Rest;
 use crate::sys::epoll::Poller;
 use parking_lot::Mutex;
 use std::os::fd::AsFd;
@@ -28,14 +28,16 @@ struct Asleep {
     eps: Vec<EpRef>,
     /// The idle sets of endpoints that the descriptor watches. An idle set is never removed, because adding it again
     /// would cost as much as it has sockets.
-    rests: Vec<Arc<Rest>>,
+    idle_sets: Vec<Arc<IdleSet>>,
 }
 
 impl Asleep {
-    fn watch(&mut self, rest: &Option<Arc<Rest>>, poller: &Poller) -> Result<()> {
-        let Some(rest) = rest.as_ref().filter(|rest| !self.rests.iter().any(|r| Arc::ptr_eq(r, rest))) else { return Ok(()) };
-        poller.add(rest.as_fd())?;
-        self.rests.push(rest.clone());
+    fn watch(&mut self, idle_set: &Option<Arc<IdleSet>>, poller: &Poller) -> Result<()> {
+        let Some(idle_set) = idle_set.as_ref().filter(|idle_set| !self.idle_sets.iter().any(|r| Arc::ptr_eq(r, idle_set))) else {
+            return Ok(());
+        };
+        poller.add(idle_set.as_fd())?;
+        self.idle_sets.push(idle_set.clone());
         Ok(())
     }
 }
@@ -70,7 +72,7 @@ impl Descriptor {
         // After arming: endpoints that are bound from now on wake the descriptor.
         let quiet = match driven() {
             None => Ok(true),
-            Some(d) => asleep.watch(&d.rest, poller).and_then(|()| d.sleep(poller)).and_then(|()| {
+            Some(d) => asleep.watch(&d.idle_set, poller).and_then(|()| d.sleep(poller)).and_then(|()| {
                 let quiet = d.look_for_caller(poller);
                 asleep.eps = d.eps;
                 quiet

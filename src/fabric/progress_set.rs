@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A progress set: the endpoints on which a domain, a completion queue, an event queue or a counter makes progress. While
-//! they are few, each of them makes progress on every turn. Of many, the idle ones are put aside (`prov::rest`), so that a
+//! they are few, each of them makes progress on every turn. Of many, the idle ones are put aside (`prov::idle_set`), so that a
 //! turn costs as much as there are active endpoints, and not as there are connections.
 
 use super::drive::EpRef;
-use crate::prov::rest::Rest;
+use crate::prov::idle_set::IdleSet;
 use crate::sync::serial::{Promised, Rank, Serial, Threading};
 use crate::sys::time;
 use std::collections::{BTreeSet, HashMap};
@@ -37,7 +37,7 @@ pub(crate) struct Members {
     /// The number of endpoints that can be idle at all.
     idle_capable: usize,
     /// The set that watches the idle endpoints; `None` until endpoints were put aside.
-    at: Option<Arc<Rest>>,
+    at: Option<Arc<IdleSet>>,
     /// True if endpoints are idle or may become idle, so that a turn is more than progress on each active endpoint.
     many: bool,
 }
@@ -107,7 +107,7 @@ impl Members {
         }
         if self.at.is_none() {
             // Without a descriptor for the idle set, all endpoints stay active.
-            self.at = Rest::new().ok().map(Arc::new);
+            self.at = IdleSet::new().ok().map(Arc::new);
         }
         let Some(at) = &self.at else { return };
         let last = self.active.len() - 1;
@@ -116,7 +116,7 @@ impl Members {
         active.retain(|ep| {
             place += 1;
             let Some(number) = numbers.get(&ep.address()).copied().filter(|_| place <= last) else { return true };
-            let Some(due) = ep.rest(at, number) else { return true };
+            let Some(due) = ep.join_idle_set(at, number) else { return true };
             if due < u64::MAX {
                 dues.insert((due, number));
             }
@@ -141,7 +141,7 @@ impl ProgressSet {
         }
         members.last = number;
         members.numbers.insert(ep.address(), number);
-        members.idle_capable += usize::from(ep.prov().can_rest());
+        members.idle_capable += usize::from(ep.prov().can_be_idle());
         members.active.push(ep.clone());
         members.count();
         drop(members);
@@ -151,7 +151,7 @@ impl ProgressSet {
     pub fn detach(&self, ep: &EpRef) {
         let mut members = self.members.lock();
         let Some(number) = members.numbers.remove(&ep.address()) else { return };
-        members.idle_capable -= usize::from(ep.prov().can_rest());
+        members.idle_capable -= usize::from(ep.prov().can_be_idle());
         match members.idle.remove(&number) {
             Some((_, due)) => drop(members.dues.remove(&(due, number))),
             None => members.active.retain(|e| e != ep),
@@ -184,7 +184,7 @@ impl ProgressSet {
     }
 
     /// The active endpoints, whose descriptors a sleeping thread watches one by one, and the set that watches the idle ones.
-    pub fn awake(&self) -> (Vec<EpRef>, Option<Arc<Rest>>) {
+    pub fn awake(&self) -> (Vec<EpRef>, Option<Arc<IdleSet>>) {
         let mut members = self.members.lock();
         members.park_idle();
         (members.active.clone(), members.at.clone())

@@ -7,8 +7,8 @@ use super::pep::Pep;
 use super::progress_set::ProgressSet;
 use crate::config;
 use crate::error::{Error, Result, errno};
+use crate::prov::idle_set::IdleSet;
 use crate::prov::queue::Waiter;
-use crate::prov::rest::Rest;
 use crate::prov::waiter::Asleep;
 use crate::reserve;
 use crate::sync::gate::{Fences, barrier};
@@ -24,16 +24,16 @@ const LONG_NAP: u64 = 1_000_000_000;
 /// The endpoints and passive endpoints on which a wait makes progress.
 pub(crate) struct Driven<'a> {
     set: &'a ProgressSet,
-    /// The active endpoints, which are put to sleep one by one. The idle ones are watched by `rest`.
+    /// The active endpoints, which are put to sleep one by one. The idle ones are watched by `idle_set`.
     pub eps: Vec<EpRef>,
-    pub rest: Option<Arc<Rest>>,
+    pub idle_set: Option<Arc<IdleSet>>,
     peps: Vec<Arc<Pep>>,
 }
 
 impl<'a> Driven<'a> {
     pub fn new(set: &'a ProgressSet, peps: Vec<Arc<Pep>>) -> Driven<'a> {
-        let (eps, rest) = set.awake();
-        Driven { set, eps, rest, peps }
+        let (eps, idle_set) = set.awake();
+        Driven { set, eps, idle_set, peps }
     }
 
     /// A turn of progress, even if another thread makes one too. True: endpoints that were idle are active now.
@@ -208,8 +208,8 @@ impl<'a> Wait<'a> {
             let got = ready();
             if got.is_none() && quiet {
                 let longest = self.set.as_ref().map_or(LONG_NAP, Driven::nap_ns).min(LONG_NAP).min(self.until - now);
-                let rest = self.set.as_ref().and_then(|d| d.rest.as_deref()).map_or(-1, |rest| rest.as_fd().as_raw_fd());
-                return Ok(Step::Sleep(SleepRequest { fds: [asleep.raw_fd(), rest], ns: longest }));
+                let idle_set = self.set.as_ref().and_then(|d| d.idle_set.as_deref()).map_or(-1, |idle_set| idle_set.as_fd().as_raw_fd());
+                return Ok(Step::Sleep(SleepRequest { fds: [asleep.raw_fd(), idle_set], ns: longest }));
             }
             self.wake();
             if let Some(r) = got.or_else(&mut ready) {

@@ -11,6 +11,7 @@
 use super::atomic::{Atomic, AtomicOp};
 use super::bind::{Binding, Coop, Effort, Options, RailList};
 use super::flags;
+use super::idle_set::IdleSet;
 use super::info::{Ask, CM_DATA_MAX, Info, Nic};
 use super::lane::Lane;
 use super::list::{List, Native, Pair, Run};
@@ -19,7 +20,6 @@ use super::ops::{Dispatch, OpFlags};
 use super::queue::{Counter, Queue};
 use super::report::{PathReport, RailReport, Stats};
 use super::request::Request;
-use super::rest::Rest;
 use super::source::Source;
 use crate::error::{Error, Result, errno};
 use crate::mr::{Access, Attr, Facts, RegionId};
@@ -311,15 +311,15 @@ pub trait Endpoint: Send + Sync {
     /// set: the caller is about to sleep and must not miss anything.
     fn progress(&self, force: bool);
 
-    /// True if the endpoint can be put into an idle set by `rest` at times, and then needs no polling.
-    fn can_rest(&self) -> bool {
+    /// True if the endpoint can be put into an idle set by `join_idle_set` at times, and then needs no polling.
+    fn can_be_idle(&self) -> bool {
         false
     }
 
     /// Puts the idle endpoint into the idle set `at` under `number`: it needs no progress until its socket, or the
     /// endpoint itself, reports the number there, or until the returned time (nanoseconds). An endpoint may be in
     /// several idle sets. `None`: the endpoint has something to do, and was not put there.
-    fn rest(&self, _at: &Arc<Rest>, _number: u64) -> Option<u64> {
+    fn join_idle_set(&self, _at: &Arc<IdleSet>, _number: u64) -> Option<u64> {
         None
     }
 

@@ -9,11 +9,11 @@ use super::bind::{Binding, INJECT_FLAGS};
 use super::contract::Endpoint;
 use super::described::Described;
 use super::flags::REMOTE_CQ_DATA;
+use super::idle_set::IdleSet;
 use super::list::List;
 use super::lists::Lists;
 use super::op::{Common, Dir, Iov, RmaIov};
 use super::ops::{Dispatch, EpHead, EpOps, OpFlags, Owner};
-use super::rest::Rest;
 use crate::error::Result;
 use crate::guard::{null, posting};
 use crate::sys::time;
@@ -135,9 +135,9 @@ impl EndpointCore {
         self.choose_table();
     }
 
-    /// As the provider's `rest`; an endpoint with pending lists does not become idle.
-    pub fn rest(&self, at: &Arc<Rest>, number: u64) -> Option<u64> {
-        if self.lists.is_idle() { self.prov.rest(at, number) } else { None }
+    /// As the provider's `join_idle_set`; an endpoint with pending lists does not become idle.
+    pub fn join_idle_set(&self, at: &Arc<IdleSet>, number: u64) -> Option<u64> {
+        if self.lists.is_idle() { self.prov.join_idle_set(at, number) } else { None }
     }
 
     /// As the provider's `may_sleep`, but also false if parts of lists have ended and wait to be taken.

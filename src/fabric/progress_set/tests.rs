@@ -20,7 +20,7 @@ struct Seen {
     taken: AtomicUsize,
     busy: AtomicBool,
     due: AtomicU64,
-    rests: Mutex<Option<(Arc<Rest>, u64)>>,
+    idle_set: Mutex<Option<(Arc<IdleSet>, u64)>>,
     socket: UnixStream,
 }
 
@@ -32,15 +32,15 @@ impl Endpoint for Fake {
         let mut bytes = [0; 16];
         self.0.taken.fetch_add((&self.0.socket).read(&mut bytes).unwrap_or(0), Relaxed);
     }
-    fn can_rest(&self) -> bool {
+    fn can_be_idle(&self) -> bool {
         true
     }
-    fn rest(&self, at: &Arc<Rest>, number: u64) -> Option<u64> {
+    fn join_idle_set(&self, at: &Arc<IdleSet>, number: u64) -> Option<u64> {
         if self.0.busy.load(Relaxed) {
             return None;
         }
         at.watch(self.0.socket.as_fd(), number).unwrap();
-        *self.0.rests.lock().unwrap() = Some((at.clone(), number));
+        *self.0.idle_set.lock().unwrap() = Some((at.clone(), number));
         Some(self.0.due.load(Relaxed))
     }
     fn set_object(&self, _: usize) {}
@@ -114,7 +114,7 @@ impl Group {
                 taken: AtomicUsize::new(0),
                 busy: AtomicBool::new(false),
                 due: AtomicU64::new(u64::MAX),
-                rests: Mutex::new(None),
+                idle_set: Mutex::new(None),
                 socket,
             });
             let core = Arc::new(EndpointCore::new(Box::new(Fake(seen.clone())), Owner::here(), OpFlags::default(), 1).unwrap());
@@ -195,7 +195,7 @@ fn a_call_or_a_time_ends_idleness() {
     group.set.turn();
     assert!(group.set.nap_ns() <= 5_000_000);
     group.turns();
-    let (at, number) = group.seen[9].rests.lock().unwrap().clone().unwrap();
+    let (at, number) = group.seen[9].idle_set.lock().unwrap().clone().unwrap();
     at.call(number);
     group.set.turn();
     assert!(group.turned(9));
@@ -214,8 +214,8 @@ fn a_detached_endpoint_makes_no_progress() {
     for i in [2, 19] {
         group.set.detach(&group.eps[i]);
         group.peers[i].write_all(b"too late").unwrap();
-        let rest = group.seen[i].rests.lock().unwrap().clone();
-        if let Some((at, number)) = rest {
+        let joined = group.seen[i].idle_set.lock().unwrap().clone();
+        if let Some((at, number)) = joined {
             at.call(number);
         }
     }

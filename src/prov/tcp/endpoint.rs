@@ -8,12 +8,12 @@ use crate::mr::Paths;
 use crate::prov;
 use crate::prov::atomic::{Atomic, AtomicOp};
 use crate::prov::bind::{Binding, Bindings, Options, RailList};
+use crate::prov::idle_set::IdleSet;
 use crate::prov::list::{List, Native, Pair, Run};
 use crate::prov::op::{Common, Dir, Iov, RmaIov, one_kind};
 use crate::prov::ops::{Dispatch, OpFlags};
 use crate::prov::report::{MESSAGES, PathReport, RailReport, Refusals, Stats};
 use crate::prov::request::own_request;
-use crate::prov::rest::Rest;
 use crate::prov::tcp::connect::cm;
 use crate::prov::tcp::handshake::acceptor::Request;
 use crate::prov::tcp::memory::mr;
@@ -165,12 +165,12 @@ impl prov::Endpoint for Endpoint {
         }
     }
 
-    fn can_rest(&self) -> bool {
+    fn can_be_idle(&self) -> bool {
         true
     }
 
-    fn rest(&self, at: &Arc<Rest>, number: u64) -> Option<u64> {
-        self.state.lock().rest(at, number)
+    fn join_idle_set(&self, at: &Arc<IdleSet>, number: u64) -> Option<u64> {
+        self.state.lock().join_idle_set(at, number)
     }
 
     fn rouse(&self) {

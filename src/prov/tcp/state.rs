@@ -9,11 +9,11 @@ use crate::error::{Code, Error, Result, errno};
 use crate::prov::bind::{Bindings, Ending, Options, Stage};
 use crate::prov::event::{EventKind, tell};
 use crate::prov::flags;
+use crate::prov::idle_set::IdleSet;
 use crate::prov::info::permitted;
 use crate::prov::op::Common;
 use crate::prov::queue::{Completion, Failure};
 use crate::prov::report::Stats;
-use crate::prov::rest::Rest;
 use crate::prov::tcp::handshake::acceptor::HandshakeAcceptor;
 use crate::prov::tcp::handshake::dial::Dial;
 use crate::prov::tcp::handshake::lookup::Lookup;
@@ -102,9 +102,9 @@ pub struct State {
     /// Number of threads that sleep until this endpoint has something.
     pub sleepers: u32,
     /// The sets in which the endpoint rests (`ops/idle.rs`), each with the endpoint's number in the set.
-    pub resting: Vec<(Arc<Rest>, u64)>,
+    pub idle_sets: Vec<(Arc<IdleSet>, u64)>,
     /// The latest time until which the endpoint rests in one of the sets.
-    pub rests_until: u64,
+    pub idle_until: u64,
     /// For a lane: something has arrived since the layer above last took parcels.
     pub came: bool,
     /// Number of turns of progress so far.

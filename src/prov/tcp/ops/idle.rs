@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Resting: a thread that drives many endpoints does not visit an endpoint whose only further work comes from its
-//! socket, a post, or its next deadline (`prov::rest`). This file decides when the endpoint may rest, and when the
+//! socket, a post, or its next deadline (`prov::idle_set`). This file decides when the endpoint may rest, and when the
 //! endpoint calls the thread back.
 
-use crate::prov::rest::Rest;
+use crate::prov::idle_set::IdleSet;
 use crate::prov::tcp::conn::StreamsState;
 use crate::prov::tcp::state::{Phase, State};
 use crate::sys::time::now_ns;
@@ -37,7 +37,7 @@ impl State {
 
     /// Lets the endpoint rest, if it may. Returns the latest time until which the endpoint rests; work ends the rest
     /// earlier. `None`: the endpoint may not rest. `number`: the endpoint's number in `at`.
-    pub fn rest(&mut self, at: &Arc<Rest>, number: u64) -> Option<u64> {
+    pub fn join_idle_set(&mut self, at: &Arc<IdleSet>, number: u64) -> Option<u64> {
         let until = self.next_look();
         if !self.is_idle() || (until < u64::MAX && until <= now_ns()) {
             return None;
@@ -45,9 +45,9 @@ impl State {
         if let Some(conn) = &self.conn {
             at.watch(conn.socket(), number).ok()?;
         }
-        self.rests_until = if self.resting.is_empty() { until } else { self.rests_until.max(until) };
-        if !self.resting.iter().any(|(other, n)| Arc::ptr_eq(other, at) && *n == number) {
-            self.resting.push((at.clone(), number));
+        self.idle_until = if self.idle_sets.is_empty() { until } else { self.idle_until.max(until) };
+        if !self.idle_sets.iter().any(|(other, n)| Arc::ptr_eq(other, at) && *n == number) {
+            self.idle_sets.push((at.clone(), number));
         }
         Some(until)
     }
@@ -55,14 +55,14 @@ impl State {
     /// Called after everything that may have given the endpoint work: ends the rest if the endpoint is no longer idle.
     #[inline(always)]
     pub fn rouse_if_active(&mut self) {
-        if !self.resting.is_empty() {
+        if !self.idle_sets.is_empty() {
             self.rouse_if_active_slow();
         }
     }
 
     #[inline(never)]
     fn rouse_if_active_slow(&mut self) {
-        if !self.is_idle() || self.next_look() < self.rests_until {
+        if !self.is_idle() || self.next_look() < self.idle_until {
             self.rouse();
         }
     }
@@ -70,10 +70,10 @@ impl State {
     /// Ends the rest: calls the endpoint back in every set in which it rests.
     #[cold]
     pub fn rouse(&mut self) {
-        if self.resting.is_empty() {
+        if self.idle_sets.is_empty() {
             return;
         }
-        self.resting.drain(..).for_each(|(at, number)| at.call(number));
+        self.idle_sets.drain(..).for_each(|(at, number)| at.call(number));
         self.bind.rouse();
     }
 }
@@ -83,10 +83,10 @@ mod tests {
     use crate::error::Error;
     use crate::prov::Endpoint as _;
     use crate::prov::bind::Binding;
+    use crate::prov::idle_set::IdleSet;
     use crate::prov::info::Info;
     use crate::prov::ops::OpFlags;
     use crate::prov::queue::Queue;
-    use crate::prov::rest::Rest;
     use crate::prov::tcp::conn::StreamsState;
     use crate::prov::tcp::domain::Domain;
     use crate::prov::tcp::locked::Endpoint;
@@ -134,14 +134,14 @@ mod tests {
     #[test]
     fn connections_that_may_have_further_streams_rest() {
         let ends = connected();
-        let rest = Arc::new(Rest::new().unwrap());
+        let set = Arc::new(IdleSet::new().unwrap());
         let refused = || StreamsState::Refused(Box::new(Error::fixed(1, "it uses none")));
         for streams_state in [StreamsState::None, refused(), StreamsState::OnDemand(4), StreamsState::Asked(4)] {
             may_have(&ends[0], streams_state);
-            drive(&ends, |ends| ends[0].rest(&rest, 1).is_some());
+            drive(&ends, |ends| ends[0].join_idle_set(&set, 1).is_some());
         }
         may_have(&ends[0], StreamsState::Awaiting { count: 1, links: Vec::new(), until: u64::MAX });
-        assert!(ends[0].rest(&rest, 1).is_none());
+        assert!(ends[0].join_idle_set(&set, 1).is_none());
     }
 
     #[test]

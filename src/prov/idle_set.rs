@@ -10,16 +10,16 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// One set belongs to one object that drives endpoints. The object chooses the numbers by which the set names its endpoints.
-pub struct Rest {
+pub struct IdleSet {
     sockets: Edges,
     called: Mutex<Vec<u64>>,
     /// True while `called` is not empty, for reading without the lock.
     any: AtomicBool,
 }
 
-impl Rest {
-    pub fn new() -> Result<Rest> {
-        Ok(Rest { sockets: Edges::new()?, called: Mutex::default(), any: AtomicBool::new(false) })
+impl IdleSet {
+    pub fn new() -> Result<IdleSet> {
+        Ok(IdleSet { sockets: Edges::new()?, called: Mutex::default(), any: AtomicBool::new(false) })
     }
 
     /// Reports `number` once when the socket is readable or hung up, also if it is so already.
@@ -48,7 +48,7 @@ impl Rest {
 }
 
 /// Readable while a watched socket has something to read: for a driving thread that sleeps. `call` does not make it readable.
-impl AsFd for Rest {
+impl AsFd for IdleSet {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.sockets.as_fd()
     }

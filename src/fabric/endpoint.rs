@@ -183,13 +183,13 @@ impl Endpoint {
         self.domain.owner.check()?;
         self.check_data(data)?;
         self.prov().connect(address, data)?;
-        self.rouse();
+        self.wake_sleepers();
         Ok(())
     }
 
     /// Wakes the threads that sleep on this endpoint, because its sockets and deadlines have changed since they fell
     /// asleep.
-    fn rouse(&self) {
+    fn wake_sleepers(&self) {
         let bound = self.bound.lock();
         bound.cqs.iter().for_each(|cq| cq.queue.waiter.notify());
         bound.cntrs.iter().for_each(|c| c.counter.waiter.notify());
@@ -211,7 +211,7 @@ impl Endpoint {
     pub fn connect_addr(&self, address: &str) -> Result<()> {
         self.domain.owner.check()?;
         self.prov().connect_addr(address)?;
-        self.rouse();
+        self.wake_sleepers();
         Ok(())
     }
 
@@ -229,7 +229,7 @@ impl Endpoint {
             true => Error::coded(errno::ECONNRESET, Code::PeerGone, format!("the peer is gone: {}", e.words)),
             false => e,
         })?;
-        self.rouse();
+        self.wake_sleepers();
         Ok(())
     }
 

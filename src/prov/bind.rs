@@ -236,7 +236,7 @@ impl Bindings {
     /// Wakes the threads that sleep on the endpoint, because there is something to watch or to do that was not there when
     /// they fell asleep.
     #[cold]
-    pub fn rouse(&self) {
+    pub fn wake_sleepers(&self) {
         let c = &self.counters;
         let counters = [&c.send, &c.recv, &c.read, &c.write, &c.remote_write].into_iter().flatten().map(|c| &c.waiter);
         let queues = [&self.tx, &self.rx].into_iter().flatten().map(|q| &q.waiter);
@@ -255,7 +255,7 @@ impl Bindings {
     #[inline]
     pub fn expires(&self, deadline: u64) {
         if deadline < self.naps_until.get() {
-            self.rouse();
+            self.wake_sleepers();
         }
     }
 
@@ -498,7 +498,7 @@ impl Bindings {
         if kind == EventKind::Connected {
             // Threads that fell asleep before watch the sockets of that time, and the new peer does not know that it
             // has to wake them.
-            self.rouse();
+            self.wake_sleepers();
         }
     }
 }

@@ -324,7 +324,7 @@ pub trait Endpoint: Send + Sync {
     }
 
     /// Takes the endpoint out of all idle sets, because the layer above has work for its progress (a list of blocks).
-    fn rouse(&self) {}
+    fn leave_idle_sets(&self) {}
 
     /// Prepares for a thread's sleep: adds the endpoint's descriptors to `poller`, and tells the peer that it has to wake
     /// this side. The caller then runs the memory barrier that is returned, calls `progress(true)`, and sleeps only if

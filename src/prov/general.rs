@@ -96,7 +96,7 @@ impl EndpointCore {
         let posted = self.lists.post(self.prov(), dir, list, c);
         self.choose_table();
         if !self.lists.is_idle() {
-            self.prov.rouse();
+            self.prov.leave_idle_sets();
         }
         posted
     }
@@ -163,7 +163,7 @@ impl EndpointCore {
                 Ok(false) => Err(e),
                 Ok(true) => {
                     self.choose_table();
-                    self.prov.rouse();
+                    self.prov.leave_idle_sets();
                     Ok(())
                 }
                 Err(e) => Err(e),

@@ -111,7 +111,7 @@ impl Lists {
         w.report_finished();
         self.pending.store(w.works.len(), Ordering::Relaxed);
         if w.works.iter().any(|work| work.number == w.turn) && (deadline != 0 || w.needs_polling()) {
-            w.bind.rouse();
+            w.bind.wake_sleepers();
         }
         Ok(())
     }

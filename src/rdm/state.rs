@@ -141,7 +141,7 @@ impl State {
     /// or when work has come up.
     pub fn wake(&self) {
         if self.sleepers > 0 {
-            self.bind.rouse();
+            self.bind.wake_sleepers();
         }
     }
 

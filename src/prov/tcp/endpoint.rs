@@ -173,8 +173,8 @@ impl prov::Endpoint for Endpoint {
         self.state.lock().join_idle_set(at, number)
     }
 
-    fn rouse(&self) {
-        self.state.lock().rouse();
+    fn leave_idle_sets(&self) {
+        self.state.lock().leave_idle_sets();
     }
 
     /// Watches the endpoint's sockets with `poller`. The caller then runs progress once more, and sleeps if `may_sleep`.

@@ -87,7 +87,7 @@ impl Endpoint {
     pub(super) fn with_state<R>(&self, call: impl FnOnce(&mut State) -> R) -> R {
         let mut s = self.state.lock();
         let result = call(&mut s);
-        s.rouse_if_active();
+        s.leave_idle_sets_if_active();
         result
     }
 
@@ -118,7 +118,7 @@ impl Endpoint {
         // SAFETY: the caller promises that `LOCKED` matches the domain's threading.
         let mut s = unsafe { self.state.reach::<LOCKED>() };
         let posted = s.rma_fast::<WRITE>(&self.domain, local, addr, key, context, flags);
-        s.rouse_if_active();
+        s.leave_idle_sets_if_active();
         posted
     }
 }

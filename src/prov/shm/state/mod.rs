@@ -217,7 +217,7 @@ impl State {
     pub fn posted<R>(&mut self, post: impl FnOnce(&mut State) -> R) -> R {
         let result = post(self);
         if self.sleepers > 0 && self.is_stalled() {
-            self.bind.rouse();
+            self.bind.wake_sleepers();
         }
         result
     }

@@ -405,7 +405,7 @@ impl State {
         self.flush();
         if self.sleepers > 0 {
             // The sleeping threads do not watch the new listening socket yet.
-            self.bind.rouse();
+            self.bind.wake_sleepers();
         }
     }
 

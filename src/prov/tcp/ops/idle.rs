@@ -54,27 +54,27 @@ impl State {
 
     /// Called after everything that may have given the endpoint work: ends the rest if the endpoint is no longer idle.
     #[inline(always)]
-    pub fn rouse_if_active(&mut self) {
+    pub fn leave_idle_sets_if_active(&mut self) {
         if !self.idle_sets.is_empty() {
-            self.rouse_if_active_slow();
+            self.leave_idle_sets_if_active_slow();
         }
     }
 
     #[inline(never)]
-    fn rouse_if_active_slow(&mut self) {
+    fn leave_idle_sets_if_active_slow(&mut self) {
         if !self.is_idle() || self.next_look() < self.idle_until {
-            self.rouse();
+            self.leave_idle_sets();
         }
     }
 
     /// Ends the rest: calls the endpoint back in every set in which it rests.
     #[cold]
-    pub fn rouse(&mut self) {
+    pub fn leave_idle_sets(&mut self) {
         if self.idle_sets.is_empty() {
             return;
         }
         self.idle_sets.drain(..).for_each(|(at, number)| at.call(number));
-        self.bind.rouse();
+        self.bind.wake_sleepers();
     }
 }
 

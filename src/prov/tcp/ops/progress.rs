@@ -39,7 +39,7 @@ impl State {
         if force || (self.turns & 15 == 0 && time::ticks().wrapping_sub(self.last_look) > LOOK) {
             self.look(domain);
         }
-        self.rouse_if_active();
+        self.leave_idle_sets_if_active();
     }
 
     /// A full turn of an endpoint with a connection.
@@ -131,7 +131,7 @@ impl State {
         }
         if self.sleepers > 0 && tx.blocked && !waited {
             // The sleeping threads do not watch the socket for room yet.
-            self.bind.rouse();
+            self.bind.wake_sleepers();
         }
         if !tx.departed.is_empty() {
             self.complete_departed();

@@ -62,7 +62,7 @@ impl Endpoint {
             connection: None,
             closed: false,
             directed: info.caps & flags::DIRECTED_RECV != 0,
-            deliver: false,
+            delivery_complete: false,
             fast_send: false,
             fast_recv: false,
             fast_untagged: false,
@@ -132,7 +132,7 @@ impl prov::Endpoint for Endpoint {
             s.name = Some(name);
             s.listeners.open(acceptors);
         }
-        s.deliver = op_flags.tx & flags::DELIVERY_COMPLETE != 0;
+        s.delivery_complete = op_flags.tx & flags::DELIVERY_COMPLETE != 0;
         s.bind.enable(op_flags);
         s.reports.set_polls_lanes(true);
         s.settle_fast();
@@ -317,7 +317,7 @@ impl prov::Endpoint for Endpoint {
 
     fn is_stalled(&self) -> bool {
         let s = self.state.lock();
-        s.peers.queued() != 0 || s.exposed.returned() != 0 || s.lanes.ready().iter().any(|(_, link)| link.ep.is_stalled())
+        s.peers.queued_work() != 0 || s.exposed.returned() != 0 || s.lanes.connected_lanes().iter().any(|(_, link)| link.ep.is_stalled())
     }
 
     fn options(&self) -> Options {
@@ -424,7 +424,7 @@ impl prov::Endpoint for Endpoint {
 
     fn stats(&self) -> Stats {
         let s = self.state.lock();
-        let all = s.reports.all_stats(s.lanes.ready().iter().map(|(_, link)| link.ep.stats()));
+        let all = s.reports.all_stats(s.lanes.connected_lanes().iter().map(|(_, link)| link.ep.stats()));
         let CacheCounts { hits, misses, evictions } = self.domain.cached();
         Stats { cache_hits: hits, cache_misses: misses, cache_evictions: evictions, ..all }
     }

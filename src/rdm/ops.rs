@@ -39,14 +39,14 @@ const fn table<const LOCKED: bool>() -> EpOps {
         Some([arrivals::<ContextEntry>(), arrivals::<MsgEntry>(), arrivals::<DataEntry>(), arrivals::<TaggedEntry>()])
     };
     EpOps {
-        send: fast_message::<Send<LOCKED>>,
-        inject: fast_inject::<Send<LOCKED>>,
-        recv: fast_message::<Receive<LOCKED>>,
-        tsend: fast_tagged::<Send<LOCKED>>,
-        tinject: fast_inject_tagged::<Send<LOCKED>>,
-        tsenddata: fast_tagged_data::<Send<LOCKED>>,
-        tinjectdata: fast_inject_tagged_data::<Send<LOCKED>>,
-        trecv: fast_recv_tagged::<Receive<LOCKED>>,
+        send: fast_message::<SendPath<LOCKED>>,
+        inject: fast_inject::<SendPath<LOCKED>>,
+        recv: fast_message::<RecvPath<LOCKED>>,
+        tsend: fast_tagged::<SendPath<LOCKED>>,
+        tinject: fast_inject_tagged::<SendPath<LOCKED>>,
+        tsenddata: fast_tagged_data::<SendPath<LOCKED>>,
+        tinjectdata: fast_inject_tagged_data::<SendPath<LOCKED>>,
+        trecv: fast_recv_tagged::<RecvPath<LOCKED>>,
         arrive,
         ..general::GENERAL_ENTRIES
     }
@@ -59,9 +59,9 @@ pub fn choose(threading: Threading) -> &'static EpOps {
     }
 }
 
-struct Send<const LOCKED: bool>;
+struct SendPath<const LOCKED: bool>;
 
-impl<const LOCKED: bool> Send<LOCKED> {
+impl<const LOCKED: bool> SendPath<LOCKED> {
     /// Sends a short message of one piece. `WORDS` and `how` are as in `State::send_fast`. `None` if nothing was done.
     ///
     /// # Safety
@@ -73,7 +73,7 @@ impl<const LOCKED: bool> Send<LOCKED> {
     }
 }
 
-impl<const LOCKED: bool> FastPath<Message> for Send<LOCKED> {
+impl<const LOCKED: bool> FastPath<Message> for SendPath<LOCKED> {
     type Of = Endpoint;
     const NEXT: Message = general::send;
     #[inline(always)]
@@ -83,7 +83,7 @@ impl<const LOCKED: bool> FastPath<Message> for Send<LOCKED> {
     }
 }
 
-impl<const LOCKED: bool> FastPath<Inject> for Send<LOCKED> {
+impl<const LOCKED: bool> FastPath<Inject> for SendPath<LOCKED> {
     type Of = Endpoint;
     const NEXT: Inject = general::inject;
     #[inline(always)]
@@ -93,7 +93,7 @@ impl<const LOCKED: bool> FastPath<Inject> for Send<LOCKED> {
     }
 }
 
-impl<const LOCKED: bool> FastPath<Tagged> for Send<LOCKED> {
+impl<const LOCKED: bool> FastPath<Tagged> for SendPath<LOCKED> {
     type Of = Endpoint;
     const NEXT: Tagged = general::tsend;
     #[inline(always)]
@@ -103,7 +103,7 @@ impl<const LOCKED: bool> FastPath<Tagged> for Send<LOCKED> {
     }
 }
 
-impl<const LOCKED: bool> FastPath<InjectTagged> for Send<LOCKED> {
+impl<const LOCKED: bool> FastPath<InjectTagged> for SendPath<LOCKED> {
     type Of = Endpoint;
     const NEXT: InjectTagged = general::tinject;
     #[inline(always)]
@@ -113,7 +113,7 @@ impl<const LOCKED: bool> FastPath<InjectTagged> for Send<LOCKED> {
     }
 }
 
-impl<const LOCKED: bool> FastPath<TaggedData> for Send<LOCKED> {
+impl<const LOCKED: bool> FastPath<TaggedData> for SendPath<LOCKED> {
     type Of = Endpoint;
     const NEXT: TaggedData = general::tsenddata;
     #[inline(always)]
@@ -123,7 +123,7 @@ impl<const LOCKED: bool> FastPath<TaggedData> for Send<LOCKED> {
     }
 }
 
-impl<const LOCKED: bool> FastPath<InjectTaggedData> for Send<LOCKED> {
+impl<const LOCKED: bool> FastPath<InjectTaggedData> for SendPath<LOCKED> {
     type Of = Endpoint;
     const NEXT: InjectTaggedData = general::tinjectdata;
     #[inline(always)]
@@ -133,9 +133,9 @@ impl<const LOCKED: bool> FastPath<InjectTaggedData> for Send<LOCKED> {
     }
 }
 
-struct Receive<const LOCKED: bool>;
+struct RecvPath<const LOCKED: bool>;
 
-impl<const LOCKED: bool> FastPath<Message> for Receive<LOCKED> {
+impl<const LOCKED: bool> FastPath<Message> for RecvPath<LOCKED> {
     type Of = Endpoint;
     const NEXT: Message = general::recv;
     #[inline(always)]
@@ -145,7 +145,7 @@ impl<const LOCKED: bool> FastPath<Message> for Receive<LOCKED> {
     }
 }
 
-impl<const LOCKED: bool> FastRecv for Receive<LOCKED> {
+impl<const LOCKED: bool> FastRecv for RecvPath<LOCKED> {
     type Of = Endpoint;
     const NEXT: RecvTagged = general::trecv;
     #[inline(always)]
@@ -156,7 +156,7 @@ impl<const LOCKED: bool> FastRecv for Receive<LOCKED> {
 }
 
 const fn arrivals<E: Entry>() -> Arrivals {
-    Arrivals { sole: read_sole::<E>, turn }
+    Arrivals { sole: read_sole::<E>, turn: decline_turn }
 }
 
 /// `gdrfab_cq_read` of an empty queue that has several endpoints. Does nothing, and the result says so: the caller makes
@@ -164,7 +164,7 @@ const fn arrivals<E: Entry>() -> Arrivals {
 ///
 /// # Safety
 /// As for [`crate::prov::ops::Arrive`].
-unsafe fn turn(_: *const EpHead, _: &Queue, _: *mut c_void, _: usize) -> isize {
+unsafe fn decline_turn(_: *const EpHead, _: &Queue, _: *mut c_void, _: usize) -> isize {
     -1
 }
 

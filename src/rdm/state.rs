@@ -34,7 +34,7 @@ pub struct State {
     pub directed: bool,
     /// The endpoint's default flags contain `GDRFAB_DELIVERY_COMPLETE`: a send completes when the message is delivered. An
     /// injected send has no such completion.
-    pub deliver: bool,
+    pub delivery_complete: bool,
     /// `settle_fast` has found that operations may take the fast path (`transfer/fast`, `transfer/fast_arrive`).
     /// `fast_send`: sends. `fast_recv`: tagged receives and arriving messages. `fast_untagged`: untagged receives.
     pub fast_send: bool,
@@ -112,12 +112,12 @@ impl State {
 
     /// The deadline of an operation, from the operation's own timeout or else from the endpoint's option. Progress enforces
     /// the deadline from now on (`note_deadline`).
-    pub fn deadline(&mut self, c: &Common) -> u64 {
+    pub fn start_deadline(&mut self, c: &Common) -> u64 {
         self.note_timeout(if c.timeout_ns != 0 { c.timeout_ns } else { self.options.deadline_ns })
     }
 
-    /// As `deadline`, for a receive.
-    pub fn recv_deadline(&mut self, c: &Common) -> u64 {
+    /// As `start_deadline`, for a receive.
+    pub fn start_recv_deadline(&mut self, c: &Common) -> u64 {
         self.note_timeout(if c.timeout_ns != 0 { c.timeout_ns } else { self.options.recv_deadline_ns })
     }
 
@@ -130,7 +130,7 @@ impl State {
             len,
             buf: local.first().map_or(0, |v| v.addr()),
             wants_entry: self.bind.wants_entry(c.flags),
-            deadline: self.deadline(c),
+            deadline: self.start_deadline(c),
             silent: c.flags & SILENT != 0,
             part: c.flags & PART != 0,
             tag,
@@ -158,7 +158,7 @@ impl State {
     pub fn settle_fast(&mut self) {
         let open = self.bind.enabled && !self.closed && self.faults.is_none();
         let b = &self.bind;
-        self.fast_send = open && b.tx.is_some() && b.counters.send.is_none() && !self.deliver;
+        self.fast_send = open && b.tx.is_some() && b.counters.send.is_none() && !self.delivery_complete;
         self.entry_by_default = b.wants_plain_receive();
         self.fast_recv = open && b.rx.is_some() && b.counters.recv.is_none() && self.options.recv_deadline_ns == 0;
         self.fast_untagged = self.fast_recv && !b.receives_several();

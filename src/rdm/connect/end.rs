@@ -28,7 +28,7 @@ impl State {
             self.take_results();
             self.matching.remove_offers_of(link.number);
         }
-        let Some(LostPeer { name, source, waiting, reads }) = self.peers.lost(id) else { return };
+        let Some(LostPeer { name, source, waiting, reads }) = self.peers.reset_lost(id) else { return };
         let is_gone = was_ready || is_gone_for_good(&name, &why);
         for w in waiting {
             self.fail_pending(w, why.clone());
@@ -63,7 +63,7 @@ impl State {
 
     /// Ends the peer's lane as if the peer had died, because fault injection says so. The operations that the lane has end before the operations that
     /// wait.
-    pub fn lose(&mut self, id: Id) {
+    pub fn inject_loss(&mut self, id: Id) {
         if let Some(lane) = self.peers.get_mut(id).and_then(|p| p.ready()).and_then(|link| link.lane()) {
             lane.lose(Plan::gone());
         }

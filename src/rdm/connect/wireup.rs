@@ -248,7 +248,7 @@ impl State {
             (peer.connect_until, peer.refusals) = (0, 0);
         }
         if self.faults.is_some() && !self.begin_faults(domain, id) {
-            return self.lose(id);
+            return self.inject_loss(id);
         }
         self.peers.mark_busy(id);
         self.wake();

@@ -28,7 +28,7 @@ const CONNECTING_PER_POLL: usize = 16;
 const SLOW_CALLER_NS: u64 = 100_000_000;
 
 pub struct Lanes {
-    ready: PollSchedule,
+    schedule: PollSchedule,
     connecting: Vec<(Id, Arc<Link>)>,
     /// Number of calls of `poll_connecting` so far; wraps around.
     polls: u32,
@@ -54,7 +54,7 @@ pub struct Lanes {
 impl Lanes {
     pub fn new(threading: Threading) -> Result<Lanes> {
         Ok(Lanes {
-            ready: PollSchedule::default(),
+            schedule: PollSchedule::default(),
             connecting: Vec::new(),
             polls: 0,
             closing: Vec::new(),
@@ -105,7 +105,7 @@ impl Lanes {
     /// Moves a lane from the lanes that are being connected to the connected lanes. Turns poll the lane from now on.
     pub fn connected(&mut self, id: Id, link: &Arc<Link>) {
         self.connecting.retain(|(_, l)| l.number != link.number);
-        self.ready.push(id, link.clone());
+        self.schedule.push(id, link.clone());
     }
 
     /// Ends a lane: the lane leads to no peer any more, and is closed as soon as the provider permits.
@@ -115,7 +115,7 @@ impl Lanes {
         }
         self.peers.remove(&link.number);
         self.connecting.retain(|(_, l)| l.number != link.number);
-        self.ready.remove(link);
+        self.schedule.remove(link);
         self.closing.push(link.clone());
     }
 
@@ -141,14 +141,14 @@ impl Lanes {
 
     /// The connected lanes.
     #[inline(always)]
-    pub fn ready(&self) -> &[(Id, Arc<Link>)] {
-        &self.ready
+    pub fn connected_lanes(&self) -> &[(Id, Arc<Link>)] {
+        &self.schedule
     }
 
     /// The order in which the connected lanes are polled.
     #[inline(always)]
     pub fn schedule(&mut self) -> &mut PollSchedule {
-        &mut self.ready
+        &mut self.schedule
     }
 
     #[inline(always)]
@@ -163,7 +163,7 @@ impl Lanes {
 
     /// All lanes that are connected or being connected.
     pub fn each(&self) -> impl Iterator<Item = &Link> {
-        self.ready.iter().chain(&self.connecting).map(|(_, link)| &**link)
+        self.schedule.iter().chain(&self.connecting).map(|(_, link)| &**link)
     }
 
     /// Drives some of the lanes that are being connected, or all if `force` is set. Each poll starts at another lane, so that
@@ -212,7 +212,7 @@ impl Lanes {
     pub fn has_room_for_unlisted(&mut self, changes: u64, is_named: impl Fn(Id) -> bool) -> bool {
         if self.unlisted >= UNLISTED_MAX && self.counted_at != changes {
             self.counted_at = changes;
-            let unlisted = self.ready.iter().chain(&self.connecting).filter(|(_, link)| link.unlisted_since() != 0);
+            let unlisted = self.schedule.iter().chain(&self.connecting).filter(|(_, link)| link.unlisted_since() != 0);
             let count = unlisted.filter(|(id, _)| is_named(*id)).map(|(_, link)| link.set_unlisted(0)).count();
             self.unlisted -= count.min(self.unlisted);
         }

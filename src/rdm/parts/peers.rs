@@ -285,7 +285,7 @@ impl Peers {
 
     /// Resets the record of a peer whose lane is lost. Returns the work that was outstanding. The next message to the
     /// peer dials it again.
-    pub fn lost(&mut self, id: Id) -> Option<LostPeer> {
+    pub fn reset_lost(&mut self, id: Id) -> Option<LostPeer> {
         let index = self.routes.iter().position(|route| route.is_some_and(|(_, to)| to == id));
         let name_in_vector = index.zip(self.av.as_ref()).and_then(|(index, av)| av.lookup(index as u64).ok());
         // One index may have the name with its nonce, another only the address. They no longer stand for the same
@@ -330,7 +330,7 @@ impl Peers {
 
     /// 0 if this side has nothing to send to any peer and no offer to read; otherwise any other number.
     #[inline(always)]
-    pub fn queued(&self) -> usize {
+    pub fn queued_work(&self) -> usize {
         self.busy.len() | self.reading.len()
     }
 

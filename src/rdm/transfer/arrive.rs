@@ -93,7 +93,7 @@ impl State {
             return;
         }
         let has_deferred = |(_, link): &&(Id, Arc<Link>)| self.turns.has_deferred(link);
-        let lanes: Vec<_> = self.lanes.ready().iter().filter(has_deferred).cloned().collect();
+        let lanes: Vec<_> = self.lanes.connected_lanes().iter().filter(has_deferred).cloned().collect();
         lanes.iter().for_each(|(id, link)| self.drain_lane(*id, link));
     }
 

@@ -31,7 +31,7 @@ impl FaultInjection {
 
 impl State {
     /// Starts the plan of a peer whose lane is connected now, with the operations that waited for the lane. False if the
-    /// plan ends the lane: the caller then calls `lose`.
+    /// plan ends the lane: the caller then calls `inject_loss`.
     #[cold]
     pub fn begin_faults(&mut self, domain: &Domain, id: Id) -> bool {
         if let Some(peer) = self.peers.get_mut(id) {
@@ -41,7 +41,7 @@ impl State {
     }
 
     /// Applies the plan to the operations that wait for a peer, from index `from` on. False if the plan ends the lane: the
-    /// caller then calls `lose`.
+    /// caller then calls `inject_loss`.
     #[cold]
     pub fn apply_faults(&mut self, id: Id, from: usize) -> bool {
         let Some(peer) = self.peers.get_mut(id).filter(|p| p.ready().is_some()) else { return true };
@@ -57,7 +57,7 @@ impl State {
     }
 
     /// Posts an accepted receive, or delays it if the plan says so. If the plan ends the lane, returns the peer, for which the
-    /// caller then calls `lose`, and the receive, which the caller fails.
+    /// caller then calls `inject_loss`, and the receive, which the caller fails.
     #[cold]
     pub fn post_faulty(&mut self, from: Option<Id>, want: RecvFilter, recv: Recv) -> Result<Option<(Id, Recv)>> {
         let peer = from.or(self.connection.is_some().then_some(ONLY_PEER)).and_then(|id| self.peers.get_mut(id));

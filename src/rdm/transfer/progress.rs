@@ -41,7 +41,7 @@ impl State {
 
     #[inline(always)]
     fn poll_lanes(&mut self, force: bool) {
-        if let [(id, link)] = self.lanes.ready() {
+        if let [(id, link)] = self.lanes.connected_lanes() {
             let (id, link) = (*id, Arc::as_ptr(link));
             // SAFETY: handling parcels neither connects nor ends a lane, so `ready` keeps its only entry, which owns a
             // reference to the link.
@@ -54,7 +54,7 @@ impl State {
     #[inline(never)]
     fn poll_all(&mut self, force: bool) {
         if force {
-            for slot in 0..self.lanes.ready().len() {
+            for slot in 0..self.lanes.connected_lanes().len() {
                 self.poll_slot(slot, true);
             }
             return;
@@ -70,7 +70,7 @@ impl State {
 
     #[inline(always)]
     fn poll_slot(&mut self, slot: usize, force: bool) -> bool {
-        let Some((id, link)) = self.lanes.ready().get(slot) else { return false };
+        let Some((id, link)) = self.lanes.connected_lanes().get(slot) else { return false };
         let (id, link) = (*id, Arc::as_ptr(link));
         // SAFETY: handling parcels neither connects nor ends a lane, so `ready` keeps its reference to the link, even if the
         // entry moves to another index.
@@ -88,7 +88,7 @@ impl State {
     /// disconnects peers that broke the protocol, posts reads, sends, and closes regions.
     #[inline(always)]
     pub fn run_queued_work(&mut self, domain: &Domain) {
-        let rest = self.violations.len() | self.peers.queued() | self.exposed.returned() | self.lists;
+        let rest = self.violations.len() | self.peers.queued_work() | self.exposed.returned() | self.lists;
         if rest != 0 || !self.lanes.results().is_empty() {
             self.run_all_queued_work(domain);
         }

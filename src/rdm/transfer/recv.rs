@@ -59,12 +59,12 @@ impl State {
         self.drain_before_match(tagged, &want);
         if c.flags & (PEEK | CLAIM | DISCARD) != 0 {
             if c.flags & PEEK == 0 {
-                more.deadline = self.recv_deadline(c);
+                more.deadline = self.start_recv_deadline(c);
             }
             recv.more = Some(Box::new(more));
             return self.probe(&want, recv, c.flags);
         }
-        more.deadline = self.recv_deadline(c);
+        more.deadline = self.start_recv_deadline(c);
         // MULTI_RECV may be set by default for all receives; then it concerns untagged receives only.
         if c.flags & flags::MULTI_RECV != 0 && !tagged {
             if local.len() != 1 {
@@ -78,7 +78,7 @@ impl State {
             true => self.post_recv(want, recv),
             false => {
                 if let Some((id, recv)) = self.post_faulty(from, want, recv)? {
-                    self.lose(id);
+                    self.inject_loss(id);
                     self.fail_recv(recv, Plan::gone(), UNKNOWN);
                 }
                 Ok(())

@@ -64,7 +64,7 @@ impl State {
         let completion = self.completion_of(c, kind, local, len, tag.unwrap_or(0));
         let on_host = descs.iter().all(|d| d & crate::mr::DEVICE_DESC == 0);
         // An inject call has no entry that could report the delivery.
-        let flags = match (completion.silent, self.deliver) {
+        let flags = match (completion.silent, self.delivery_complete) {
             (true, _) => c.flags & !flags::DELIVERY_COMPLETE,
             (false, true) => c.flags | flags::DELIVERY_COMPLETE,
             (false, false) => c.flags,
@@ -152,7 +152,7 @@ impl State {
             peer.waiting.push_back(waiting);
             match self.faults.is_none() || self.apply_faults(id, last) {
                 true => self.flush(domain, id),
-                false => self.lose(id),
+                false => self.inject_loss(id),
             }
             // Results that the lane produced during the call are completed now.
             self.take_results();

@@ -33,7 +33,7 @@ static FAST_OPS: EpOps = EpOps {
     write: fast_rma::<Copy<true, COPY_8>>,
     read: fast_rma::<Copy<false, COPY_8>>,
     inject_write: fast_inject_write::<InjectCopy<COPY_8>>,
-    send: fast_message::<Send<SEND_LINE>>,
+    send: fast_message::<SendPath<SEND_LINE>>,
     inject: fast_inject::<InjectSend<SEND_LINE>>,
     ..table::<UNLOCKED>()
 };
@@ -48,7 +48,7 @@ const fn table<const VARIANT: u8>() -> EpOps {
         write: fast_rma::<Copy<true, VARIANT>>,
         read: fast_rma::<Copy<false, VARIANT>>,
         inject_write: fast_inject_write::<InjectCopy<VARIANT>>,
-        send: fast_message::<Send<VARIANT>>,
+        send: fast_message::<SendPath<VARIANT>>,
         inject: fast_inject::<InjectSend<VARIANT>>,
         recv: fast_message::<Recv<VARIANT>>,
         arrive,
@@ -180,13 +180,13 @@ impl<const VARIANT: u8> FastPath<InjectWrite> for InjectCopy<VARIANT> {
 }
 
 /// gdrfab_send() of one piece of host memory.
-struct Send<const VARIANT: u8>;
+struct SendPath<const VARIANT: u8>;
 
-impl<const VARIANT: u8> FastPath<Message> for Send<VARIANT> {
+impl<const VARIANT: u8> FastPath<Message> for SendPath<VARIANT> {
     type Of = Endpoint;
     const NEXT: Message = match VARIANT {
-        SEND_LINE => fast_message::<Send<SEND_OUT_OF_LINE>>,
-        SEND_OUT_OF_LINE => fast_message::<Send<UNLOCKED>>,
+        SEND_LINE => fast_message::<SendPath<SEND_OUT_OF_LINE>>,
+        SEND_OUT_OF_LINE => fast_message::<SendPath<UNLOCKED>>,
         _ => general::send,
     };
 

@@ -24,7 +24,7 @@ const fn of_lock<const LOCKED: bool>() -> EpOps {
         write: fast_rma::<Request<WRITE, LOCKED>>,
         read: fast_rma::<Request<READ, LOCKED>>,
         send: fast_message::<Request<SEND, LOCKED>>,
-        recv: fast_message::<Receive<LOCKED>>,
+        recv: fast_message::<RecvPath<LOCKED>>,
         ..general::GENERAL_ENTRIES
     }
 }
@@ -77,9 +77,9 @@ impl<const LOCKED: bool> FastPath<Message> for Request<SEND, LOCKED> {
 }
 
 /// gdrfab_recv() as one work request.
-struct Receive<const LOCKED: bool>;
+struct RecvPath<const LOCKED: bool>;
 
-impl<const LOCKED: bool> FastPath<Message> for Receive<LOCKED> {
+impl<const LOCKED: bool> FastPath<Message> for RecvPath<LOCKED> {
     type Of = Shared;
     const NEXT: Message = general::recv;
 

@@ -8,7 +8,7 @@ use std::sync::atomic::AtomicBool;
 
 /// The kinds of operations that faults distinguish.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Op {
+pub enum FaultOp {
     Write,
     Read,
     Send,
@@ -28,11 +28,11 @@ pub enum Step {
 #[derive(Clone, Debug)]
 pub enum What {
     /// Operations start late, by at least `ns`.
-    Delay { ns: u64, op: Option<Op> },
+    Delay { ns: u64, op: Option<FaultOp> },
     /// An endpoint's operation number `nth` loses the connection.
     Drop {
         nth: u64,
-        op: Option<Op>,
+        op: Option<FaultOp>,
         /// For a fault that happens only once in this process: true when the fault has happened.
         once: Option<Arc<AtomicBool>>,
     },
@@ -51,13 +51,13 @@ pub struct Fault {
     pub what: What,
 }
 
-const OPS: [(&str, Op); 4] = [("write", Op::Write), ("read", Op::Read), ("send", Op::Send), ("recv", Op::Recv)];
+const OPS: [(&str, FaultOp); 4] = [("write", FaultOp::Write), ("read", FaultOp::Read), ("send", FaultOp::Send), ("recv", FaultOp::Recv)];
 
 fn number(text: &str, low: u64, high: u64) -> Result<u64, String> {
     text.parse().ok().filter(|n| (low..=high).contains(n)).ok_or_else(|| format!("{text:?} is no number from {low} to {high}"))
 }
 
-fn op(word: &str) -> Result<Op, String> {
+fn op(word: &str) -> Result<FaultOp, String> {
     let known = OPS.iter().find(|(w, _)| *w == word).map(|(_, op)| *op);
     known.ok_or_else(|| format!("{word:?} is no operation (write, read, send, recv)"))
 }
@@ -144,11 +144,11 @@ mod tests {
     #[test]
     fn every_word_of_the_list_is_understood() {
         assert!(matches!(only("delay=200").what, What::Delay { ns: 200_000, op: None }));
-        assert!(matches!(only("delay=1:recv").what, What::Delay { ns: 1000, op: Some(Op::Recv) }));
+        assert!(matches!(only("delay=1:recv").what, What::Delay { ns: 1000, op: Some(FaultOp::Recv) }));
         assert!(matches!(only("drop=5").what, What::Drop { nth: 5, op: None, once: None }));
-        assert!(matches!(only("drop=1:read").what, What::Drop { nth: 1, op: Some(Op::Read), once: None }));
+        assert!(matches!(only("drop=1:read").what, What::Drop { nth: 1, op: Some(FaultOp::Read), once: None }));
         assert!(matches!(only("drop=7:once").what, What::Drop { nth: 7, op: None, once: Some(_) }));
-        assert!(matches!(only("drop=7:send:once").what, What::Drop { op: Some(Op::Send), once: Some(_), .. }));
+        assert!(matches!(only("drop=7:send:once").what, What::Drop { op: Some(FaultOp::Send), once: Some(_), .. }));
         assert!(matches!(only("refuse=register").what, What::Refuse { step: Step::Whole, nth: None }));
         assert!(matches!(only("refuse=cma:3").what, What::Refuse { step: Step::Path(2), nth: Some(3) }));
         assert!(matches!(only("short=1").what, What::Short(1)));

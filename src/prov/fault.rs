@@ -13,7 +13,7 @@ use crate::prov::flags;
 use crate::sys::time;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-pub use crate::config::faults::Op;
+pub use crate::config::faults::FaultOp;
 
 /// The number of kinds of operations.
 const OPS: usize = 4;
@@ -29,22 +29,22 @@ pub enum Verdict {
     Lose,
 }
 
-impl From<crate::prov::op::Dir> for Op {
-    fn from(dir: crate::prov::op::Dir) -> Op {
+impl From<crate::prov::op::Dir> for FaultOp {
+    fn from(dir: crate::prov::op::Dir) -> FaultOp {
         match dir {
-            crate::prov::op::Dir::Write => Op::Write,
-            crate::prov::op::Dir::Read => Op::Read,
+            crate::prov::op::Dir::Write => FaultOp::Write,
+            crate::prov::op::Dir::Read => FaultOp::Read,
         }
     }
 }
 
-impl Op {
+impl FaultOp {
     /// The kind of an operation with these completion flags.
-    pub fn of(kind: u64) -> Op {
+    pub fn of(kind: u64) -> FaultOp {
         match kind {
-            k if k & flags::SEND != 0 => Op::Send,
-            k if k & flags::READ != 0 => Op::Read,
-            _ => Op::Write,
+            k if k & flags::SEND != 0 => FaultOp::Send,
+            k if k & flags::READ != 0 => FaultOp::Read,
+            _ => FaultOp::Write,
         }
     }
 }
@@ -88,7 +88,7 @@ impl Plan {
 
     /// Counts an operation of a connected endpoint, and decides on its fate. The caller asks after all reasons to
     /// refuse the operation, because an operation that the program has to post again must not be counted.
-    pub fn post(&mut self, op: Op) -> Verdict {
+    pub fn post(&mut self, op: FaultOp) -> Verdict {
         self.posted[op as usize] += 1;
         let (own, all) = (self.posted[op as usize], self.posted.iter().sum::<u64>());
         let lost = |f: &Fault| match &f.what {
@@ -106,7 +106,7 @@ impl Plan {
 
     /// As `post`, for a receive that is posted before the endpoint is connected. Such a receive can be delayed, but is
     /// not counted, and there is no connection to lose yet.
-    pub fn early(&self, op: Op) -> Verdict {
+    pub fn early(&self, op: FaultOp) -> Verdict {
         let delays = self.faults.iter().filter_map(|f| match &f.what {
             What::Delay { ns, op: of } if of.is_none_or(|o| o == op) => Some(*ns),
             _ => None,
@@ -202,10 +202,10 @@ mod tests {
     #[test]
     fn the_nth_operation_is_lost_and_no_other() {
         let mut p = plan("drop=3");
-        let ops = [Op::Write, Op::Recv, Op::Send, Op::Read, Op::Write];
+        let ops = [FaultOp::Write, FaultOp::Recv, FaultOp::Send, FaultOp::Read, FaultOp::Write];
         assert_eq!(ops.map(|op| p.post(op) == Verdict::Lose), [false, false, true, false, false]);
         let mut p = plan("drop=2:send,drop=1:read");
-        let ops = [Op::Send, Op::Write, Op::Send, Op::Read, Op::Send];
+        let ops = [FaultOp::Send, FaultOp::Write, FaultOp::Send, FaultOp::Read, FaultOp::Send];
         assert_eq!(ops.map(|op| p.post(op) == Verdict::Lose), [false, false, true, true, false]);
     }
 
@@ -214,8 +214,8 @@ mod tests {
         let faults = parse("drop=1:once").0;
         let mut first = Plan::among(&faults, "shm").expect("a plan");
         let mut second = Plan::among(&faults, "shm").expect("a plan");
-        assert_eq!(first.post(Op::Send), Verdict::Lose);
-        assert_eq!((second.post(Op::Send), second.post(Op::Send)), (Verdict::Go, Verdict::Go));
+        assert_eq!(first.post(FaultOp::Send), Verdict::Lose);
+        assert_eq!((second.post(FaultOp::Send), second.post(FaultOp::Send)), (Verdict::Go, Verdict::Go));
     }
 
     #[test]
@@ -223,10 +223,10 @@ mod tests {
         let mut p = plan("delay=100,delay=5000:send,drop=9");
         let now = time::now_ns();
         let held = |v: Verdict| if let Verdict::Hold(until) = v { until.saturating_sub(now) } else { 0 };
-        assert!((100_000..5_000_000).contains(&held(p.post(Op::Write))));
-        assert!(held(p.post(Op::Send)) >= 5_000_000);
-        assert!(held(p.early(Op::Recv)) >= 100_000);
-        assert_eq!(plan("delay=100:send").post(Op::Recv), Verdict::Go);
+        assert!((100_000..5_000_000).contains(&held(p.post(FaultOp::Write))));
+        assert!(held(p.post(FaultOp::Send)) >= 5_000_000);
+        assert!(held(p.early(FaultOp::Recv)) >= 100_000);
+        assert_eq!(plan("delay=100:send").post(FaultOp::Recv), Verdict::Go);
     }
 
     #[test]

@@ -14,7 +14,7 @@ use crate::rdm::parts::matching::Matching;
 use crate::rdm::parts::peers::Peers;
 use crate::rdm::parts::reports::Reports;
 use crate::rdm::parts::turns::Turns;
-use crate::rdm::peers::outstanding::{FaultInjection, Op, Ops};
+use crate::rdm::peers::outstanding::{FaultInjection, Ops, OutstandingOp};
 use crate::rdm::peers::peer::{CompletionInfo, Connection, Id};
 use crate::sys::time;
 use crate::sys::usercopy::UserCopy;
@@ -77,12 +77,13 @@ impl State {
     /// True if something is unfinished that the program takes for finished: an injected operation, or a parcel without a
     /// message that waits for room in a connected lane, for example the answer to an offer that was read.
     pub fn has_unsent_promises(&self) -> bool {
-        self.ops.each().any(|(_, op)| matches!(op, Op::Offered { completion, .. } | Op::Rma { completion, .. } if completion.silent))
-            || self
-                .active()
-                .into_iter()
-                .filter_map(|id| self.peers.get(id))
-                .any(|peer| (!peer.control.is_empty() && peer.ready().is_some()) || peer.waiting.iter().any(|w| w.completion.silent))
+        self.ops.each().any(
+            |(_, op)| matches!(op, OutstandingOp::Offered { completion, .. } | OutstandingOp::Rma { completion, .. } if completion.silent),
+        ) || self
+            .active()
+            .into_iter()
+            .filter_map(|id| self.peers.get(id))
+            .any(|peer| (!peer.control.is_empty() && peer.ready().is_some()) || peer.waiting.iter().any(|w| w.completion.silent))
     }
 
     /// Fails unless operations can be posted.

@@ -4,13 +4,13 @@
 //! for faults.
 
 use super::state::{Phase, State};
-use crate::prov::fault::{Op, Verdict};
+use crate::prov::fault::{FaultOp, Verdict};
 
 impl State {
     /// Asks the fault plan for the fate of an accepted operation. An operation of a lane always goes on, because the
     /// connectionless endpoint above the lane injects the faults of its own operations.
     #[inline]
-    pub fn judge(&mut self, op: Op) -> Verdict {
+    pub fn judge(&mut self, op: FaultOp) -> Verdict {
         match (&mut self.faults, &self.phase) {
             (None, _) => Verdict::Go,
             _ if self.bind.is_lane() => Verdict::Go,

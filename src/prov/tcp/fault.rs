@@ -5,7 +5,7 @@ use super::recv::Recv;
 use crate::error::Result;
 use crate::hmem::Site;
 use crate::prov::bind::Ending;
-use crate::prov::fault::{Op, Plan, Verdict};
+use crate::prov::fault::{FaultOp, Plan, Verdict};
 use crate::prov::flags;
 use crate::prov::op::{Common, Dir, Iov, Pieces, RmaIov};
 use crate::prov::tcp::memory::source::{gather, load};
@@ -91,7 +91,7 @@ impl Faults {
     }
 
     /// Decides whether an accepted operation starts now, late, or never.
-    pub(super) fn judge(&mut self, op: Op, connected: bool) -> Verdict {
+    pub(super) fn judge(&mut self, op: FaultOp, connected: bool) -> Verdict {
         match (if connected { self.plan.post(op) } else { self.plan.early(op) }, self.held.back()) {
             // An operation without a delay of its own stays behind the operations that are held.
             (Verdict::Go, Some((until, _))) => Verdict::Hold(*until),

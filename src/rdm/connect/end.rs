@@ -8,7 +8,7 @@ use crate::prov::fault::Plan;
 use crate::rdm::memory::lane_domains::Domain;
 use crate::rdm::parts::exposed::RevokedOffer;
 use crate::rdm::parts::peers::LostPeer;
-use crate::rdm::peers::outstanding::Op;
+use crate::rdm::peers::outstanding::OutstandingOp;
 use crate::rdm::peers::peer::{Id, UNKNOWN};
 use crate::rdm::state::State;
 use std::collections::HashSet;
@@ -34,10 +34,13 @@ impl State {
             self.fail_pending(w, why.clone());
         }
         // A lane ends the operations that it has, once it no longer touches their buffers. Offers end here.
-        let offered = self.ops.each().filter(|(_, op)| matches!(op, Op::Offered { peer, .. } | Op::Withdrawn { peer } if *peer == id));
+        let offered = self
+            .ops
+            .each()
+            .filter(|(_, op)| matches!(op, OutstandingOp::Offered { peer, .. } | OutstandingOp::Withdrawn { peer } if *peer == id));
         let offered: HashSet<u64> = offered.map(|(number, _)| number).collect();
         let open = offered.iter().filter_map(|number| match self.ops.take(*number) {
-            Some(Op::Offered { completion, exposed, _owned, .. }) => {
+            Some(OutstandingOp::Offered { completion, exposed, _owned, .. }) => {
                 Some(RevokedOffer { completion, number: 0, exposed, needs_answer: false, why: why.clone(), _owned })
             }
             _ => None,
@@ -97,9 +100,10 @@ impl State {
         }
         self.end_receives(&why);
         // A lane ends the operations that it has; messages of this endpoint to itself have no lane.
-        let own: Vec<u64> = self.ops.each().filter(|(_, op)| matches!(op, Op::Loopback { .. })).map(|(number, _)| number).collect();
+        let own: Vec<u64> =
+            self.ops.each().filter(|(_, op)| matches!(op, OutstandingOp::Loopback { .. })).map(|(number, _)| number).collect();
         for number in own {
-            if let Some(Op::Loopback { completion, .. }) = self.ops.take(number) {
+            if let Some(OutstandingOp::Loopback { completion, .. }) = self.ops.take(number) {
                 self.reports.fail(&self.bind, &completion, why.clone());
             }
         }

@@ -26,7 +26,7 @@ pub struct RevokedOffer {
     /// Number of the offer, while the peer may still answer it; 0 afterwards.
     pub number: u64,
     pub exposed: Vec<LaneRegion>,
-    /// As in `Op::Offered`: nothing but the peer's answer shows that the peer no longer reads.
+    /// As in `OutstandingOp::Offered`: nothing but the peer's answer shows that the peer no longer reads.
     pub needs_answer: bool,
     pub why: Error,
     /// The library's copy of the message's bytes, if there is one, kept until the peer can no longer read them.

@@ -91,7 +91,7 @@ pub struct DelayedRecv {
 }
 
 /// An operation that a lane or a peer works on.
-pub enum Op {
+pub enum OutstandingOp {
     /// An RMA operation, an atomic or a part of a block list that a lane carries out. `_owned`: the library's copy of the
     /// program's bytes, kept as long as the operation; the same in the other variants.
     Rma { peer: Id, completion: CompletionInfo, _owned: Option<Box<[u8]>> },
@@ -132,7 +132,7 @@ pub enum Op {
 /// the slot.
 #[derive(Default)]
 pub struct Ops {
-    all: Vec<(u32, Option<Op>)>,
+    all: Vec<(u32, Option<OutstandingOp>)>,
     free: Vec<u32>,
 }
 
@@ -146,7 +146,7 @@ impl Ops {
         Ok(())
     }
 
-    pub fn add(&mut self, op: Op) -> u64 {
+    pub fn add(&mut self, op: OutstandingOp) -> u64 {
         let at = self.free.pop().unwrap_or_else(|| {
             self.all.push((0, None));
             (self.all.len() - 1) as u32
@@ -161,17 +161,17 @@ impl Ops {
         }
     }
 
-    pub fn get(&mut self, number: u64) -> Option<&mut Op> {
+    pub fn get(&mut self, number: u64) -> Option<&mut OutstandingOp> {
         self.all.get_mut(number as u32 as usize).filter(|place| place.0 == (number >> 32) as u32)?.1.as_mut()
     }
 
-    pub fn take(&mut self, number: u64) -> Option<Op> {
+    pub fn take(&mut self, number: u64) -> Option<OutstandingOp> {
         let op = self.all.get_mut(number as u32 as usize).filter(|place| place.0 == (number >> 32) as u32)?.1.take()?;
         self.free.push(number as u32);
         Some(op)
     }
 
-    pub fn each(&self) -> impl Iterator<Item = (u64, &Op)> {
+    pub fn each(&self) -> impl Iterator<Item = (u64, &OutstandingOp)> {
         self.all.iter().enumerate().filter_map(|(at, (g, op))| Some((u64::from(*g) << 32 | at as u64, op.as_ref()?)))
     }
 }

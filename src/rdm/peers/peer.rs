@@ -119,7 +119,7 @@ pub enum PendingKind {
 pub enum OfferState {
     /// The message waits in the matcher at `at`, unless a peek has claimed it.
     Unmatched { tagged: bool, at: EntryId },
-    /// The operation of this number (`Op::Reading`) reads the message.
+    /// The operation of this number (`OutstandingOp::Reading`) reads the message.
     Reading(u64),
 }
 

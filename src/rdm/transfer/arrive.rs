@@ -6,7 +6,7 @@ use crate::mr::parts;
 use crate::mr::piece::store;
 use crate::prov::{Parcel, ParcelSink};
 use crate::rdm::peers::link::Link;
-use crate::rdm::peers::outstanding::Op;
+use crate::rdm::peers::outstanding::OutstandingOp;
 use crate::rdm::peers::peer::{Id, OfferState, PendingKind};
 use crate::rdm::peers::unexpected::{Unexpected, UnexpectedData};
 use crate::rdm::state::State;
@@ -191,7 +191,7 @@ impl State {
                 }
             }
             // `Peer::reads` may still contain this number; `post_reads_of` skips numbers without an operation.
-            Some(OfferState::Reading(read)) if matches!(self.ops.get(read), Some(Op::Reading { queued: true, .. })) => {
+            Some(OfferState::Reading(read)) if matches!(self.ops.get(read), Some(OutstandingOp::Reading { queued: true, .. })) => {
                 self.read_ended(read, Err(Error::coded(errno::EKEYREJECTED, Code::Key, "it was not read yet")));
             }
             _ => {}
@@ -204,7 +204,7 @@ impl State {
         let first = self.peers.get_mut(id).and_then(|p| p.waiting.front());
         let waits = first.is_some_and(|w| matches!(w.kind, PendingKind::Message { offered: Some((n, _)), .. } if n == number));
         match self.ops.get(number) {
-            Some(Op::Offered { peer, .. } | Op::Withdrawn { peer }) if *peer == id && !waits => {}
+            Some(OutstandingOp::Offered { peer, .. } | OutstandingOp::Withdrawn { peer }) if *peer == id && !waits => {}
             _ => return Err(Error::coded(errno::EPROTO, Code::PeerBroke, "the peer took an offer that was never made")),
         }
         let op = self.ops.take(number);
@@ -212,7 +212,7 @@ impl State {
             (peer.open_offers, peer.in_flight) = (peer.open_offers.saturating_sub(1), peer.in_flight.saturating_sub(1));
         }
         match op {
-            Some(Op::Offered { completion, exposed, pieces, .. }) => {
+            Some(OutstandingOp::Offered { completion, exposed, pieces, .. }) => {
                 if let Some(peer) = self.peers.get_mut(id) {
                     peer.exposed = peer.exposed.saturating_sub(exposed.len());
                 }

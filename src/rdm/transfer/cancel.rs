@@ -6,7 +6,7 @@ use crate::error::{Code, Error, Result, errno};
 use crate::prov::flags;
 use crate::rdm::memory::lane_domains::Domain;
 use crate::rdm::parts::exposed::RevokedOffer;
-use crate::rdm::peers::outstanding::Op;
+use crate::rdm::peers::outstanding::OutstandingOp;
 use crate::rdm::peers::peer::{CompletionInfo, Id, UNKNOWN};
 use crate::rdm::state::State;
 
@@ -43,7 +43,9 @@ impl State {
                 first = earlier(first, waiting.find(|(completion, found)| is_next(completion, *found)).map(|(_, found)| found));
             }
             for (number, op) in self.ops.each() {
-                if let Op::Offered { completion, .. } | Op::Loopback { completion, .. } | Op::Rma { completion, .. } = op
+                if let OutstandingOp::Offered { completion, .. }
+                | OutstandingOp::Loopback { completion, .. }
+                | OutstandingOp::Rma { completion, .. } = op
                     && is_next(completion, (completion.post, true, number, 0))
                 {
                     first = earlier(first, Some((completion.post, true, number, 0)));
@@ -63,8 +65,8 @@ impl State {
 
     fn cancel_op(&mut self, domain: &Domain, number: u64, why: Error) -> Result<Cancelled> {
         let id = match self.ops.get(number) {
-            Some(Op::Rma { peer, .. }) => *peer,
-            Some(Op::Offered { .. }) => {
+            Some(OutstandingOp::Rma { peer, .. }) => *peer,
+            Some(OutstandingOp::Offered { .. }) => {
                 self.withdraw(domain, number, why);
                 return Ok(Cancelled::Withdrawn);
             }
@@ -78,9 +80,11 @@ impl State {
     /// read fails where the lane can revoke the memory; elsewhere the offer waits for the peer's answer.
     pub fn withdraw(&mut self, domain: &Domain, number: u64, why: Error) {
         let Some(op) = self.ops.get(number) else { return };
-        let Op::Offered { peer, .. } = op else { return };
+        let OutstandingOp::Offered { peer, .. } = op else { return };
         let id = *peer;
-        let Op::Offered { completion, exposed, needs_answer, _owned, .. } = std::mem::replace(op, Op::Withdrawn { peer: id }) else {
+        let OutstandingOp::Offered { completion, exposed, needs_answer, _owned, .. } =
+            std::mem::replace(op, OutstandingOp::Withdrawn { peer: id })
+        else {
             return;
         };
         self.peers.send_withdraw(id, number, exposed.len());
@@ -92,7 +96,7 @@ impl State {
 
     /// Takes back a message of this endpoint to itself that no receive has matched. False if there is no such message.
     pub fn withdraw_loopback(&mut self, number: u64, why: Error) -> bool {
-        let Some(Op::Loopback { completion, .. }) = self.ops.get(number) else { return false };
+        let Some(OutstandingOp::Loopback { completion, .. }) = self.ops.get(number) else { return false };
         let completion = *completion;
         if !self.matching.remove_loopback(completion.kind & flags::TAGGED != 0, number) {
             return false;

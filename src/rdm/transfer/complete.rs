@@ -3,7 +3,7 @@
 
 use crate::error::Error;
 use crate::rdm::memory::lane_domains::Domain;
-use crate::rdm::peers::outstanding::{Op, Recv};
+use crate::rdm::peers::outstanding::{OutstandingOp, Recv};
 use crate::rdm::peers::peer::{PendingKind, PendingOp, UNKNOWN};
 use crate::rdm::state::State;
 use crate::rdm::wire::parcel::Label;
@@ -12,7 +12,7 @@ impl State {
     /// Fails an operation that has not started.
     pub fn fail_pending(&mut self, waiting: PendingOp, why: Error) {
         if let PendingKind::Message { offered: Some((number, _)), .. } = waiting.kind
-            && let Some(Op::Offered { peer: id, exposed, .. }) = self.ops.take(number)
+            && let Some(OutstandingOp::Offered { peer: id, exposed, .. }) = self.ops.take(number)
         {
             if let Some(peer) = self.peers.get_mut(id) {
                 peer.exposed = peer.exposed.saturating_sub(exposed.len());

@@ -11,7 +11,7 @@ use crate::prov::av::UNSPEC;
 use crate::prov::op::{Dir, Iov, Pieces};
 use crate::rdm::limits::EAGER_MAX;
 use crate::rdm::matching::matcher::{EntryId, RecvFilter, RecvPosition};
-use crate::rdm::peers::outstanding::{Op, Recv};
+use crate::rdm::peers::outstanding::{OutstandingOp, Recv};
 use crate::rdm::peers::peer::{Id, OfferState, PendingOp};
 use crate::rdm::peers::unexpected::Unexpected;
 use crate::rdm::state::State;
@@ -56,7 +56,7 @@ impl State {
             Some((_, _, Unexpected::Offered { offer, .. })) => offer.len as usize,
             Some((_, _, Unexpected::Loopback { number, .. })) => {
                 let number = *number;
-                self.ops.get(number).map_or(0, |op| if let Op::Loopback { completion, .. } = op { completion.len } else { 0 })
+                self.ops.get(number).map_or(0, |op| if let OutstandingOp::Loopback { completion, .. } = op { completion.len } else { 0 })
             }
             None => 0,
         }
@@ -95,7 +95,7 @@ impl State {
                 self.read_offer(from, Some(link), offer, Label { tag, data }, recv, source, position);
             }
             Unexpected::Loopback { number, data } => {
-                let Some(Op::Loopback { completion, pieces, site, _owned }) = self.ops.take(number) else { return };
+                let Some(OutstandingOp::Loopback { completion, pieces, site, _owned }) = self.ops.take(number) else { return };
                 let n = completion.len.min(recv.room);
                 let (from, to) = ((site, pieces.as_slice()), (recv.site(), recv.pieces()));
                 let placed = match n {
@@ -140,7 +140,7 @@ impl State {
             return self.peers.send_done(from, offer.number, Code::None);
         }
         let offered = offer.number;
-        let number = self.ops.add(Op::Reading { peer: from, link, recv, position, offer, label, source, queued: true });
+        let number = self.ops.add(OutstandingOp::Reading { peer: from, link, recv, position, offer, label, source, queued: true });
         if let Some(peer) = self.peers.get_mut(from) {
             peer.set_offer_state(offered, OfferState::Reading(number));
         }
@@ -149,7 +149,7 @@ impl State {
 
     /// Handles the end of the read of an offer: the read is complete or has failed.
     pub fn read_ended(&mut self, number: u64, result: Result<()>) {
-        let Some(Op::Reading { peer, link, recv, position, offer, label, source, .. }) = self.ops.take(number) else { return };
+        let Some(OutstandingOp::Reading { peer, link, recv, position, offer, label, source, .. }) = self.ops.take(number) else { return };
         let status = result.as_ref().map_or_else(|e| if e.code == Code::None { Code::Fault } else { e.code }, |()| Code::None);
         // Another lane may lead to the peer by now. The process behind that lane has offered nothing.
         let there = self.peers.get_mut(peer).filter(|p| p.link().is_some_and(|l| l.number == link)).map(|p| p.source);
@@ -190,7 +190,7 @@ impl State {
         let PendingOp { completion, pieces, site, owned, .. } = waiting;
         let (tagged, tag) = (label.tag.is_some(), label.tag.unwrap_or(0));
         let source = self.peers.loopback_source();
-        let number = self.ops.add(Op::Loopback { completion, pieces, site, _owned: owned });
+        let number = self.ops.add(OutstandingOp::Loopback { completion, pieces, site, _owned: owned });
         let message = Unexpected::Loopback { number, data: label.data };
         match self
             .matching

@@ -4,7 +4,7 @@
 //! posted to a connected peer. With fault injection the fast path is off.
 
 use crate::error::{Error, Result};
-use crate::prov::fault::{Op, Plan, Verdict};
+use crate::prov::fault::{FaultOp, Plan, Verdict};
 use crate::rdm::matching::matcher::RecvFilter;
 use crate::rdm::memory::lane_domains::Domain;
 use crate::rdm::peers::outstanding::{DelayedRecv, FaultInjection, Recv};
@@ -47,7 +47,7 @@ impl State {
         let Some(peer) = self.peers.get_mut(id).filter(|p| p.ready().is_some()) else { return true };
         let Some(plan) = &mut peer.fault_plan else { return true };
         for waiting in peer.waiting.iter_mut().skip(from) {
-            match plan.post(Op::of(waiting.completion.kind)) {
+            match plan.post(FaultOp::of(waiting.completion.kind)) {
                 Verdict::Go => {}
                 Verdict::Hold(until) => waiting.delayed_until = until,
                 Verdict::Lose => return false,
@@ -64,8 +64,8 @@ impl State {
         let peer = peer.filter(|p| p.ready().is_some());
         let (id, Some(faults)) = (from.unwrap_or(ONLY_PEER), &mut self.faults) else { return self.post_recv(want, recv).map(|()| None) };
         let verdict = match peer {
-            Some(peer) => peer.fault_plan.as_mut().map_or(Verdict::Go, |plan| plan.post(Op::Recv)),
-            None => faults.plan.early(Op::Recv),
+            Some(peer) => peer.fault_plan.as_mut().map_or(Verdict::Go, |plan| plan.post(FaultOp::Recv)),
+            None => faults.plan.early(FaultOp::Recv),
         };
         let until = match verdict {
             Verdict::Lose => return Ok(Some((id, recv))),

@@ -7,7 +7,7 @@ use crate::prov::flags;
 use crate::prov::list::{List, Native, Pair, Run};
 use crate::prov::op::{Common, Dir};
 use crate::rdm::memory::lane_domains::Domain;
-use crate::rdm::peers::outstanding::Op;
+use crate::rdm::peers::outstanding::OutstandingOp;
 use crate::rdm::peers::peer::{CompletionInfo, Phase};
 use crate::rdm::state::State;
 
@@ -41,7 +41,7 @@ impl State {
         }
         let renamed = names_for(domain, link.lane_index, list)?;
         let completion = CompletionInfo { context: c.context, part: true, ..CompletionInfo::default() };
-        let number = self.ops.add(Op::Rma { peer: id, completion, _owned: None });
+        let number = self.ops.add(OutstandingOp::Rma { peer: id, completion, _owned: None });
         let c = Common { context: number as usize, flags: c.flags & !flags::FENCE | PART, peer: 0, ..*c };
         let moved = link.ep.list(dir, renamed.as_ref().unwrap_or(list), &c);
         if matches!(moved, Ok(Native::Flying)) {
@@ -75,7 +75,7 @@ impl State {
         }
         let renamed = if pairs.iter().all(|p| p.desc == 0) { None } else { Some(names_of(domain, link.lane_index, pairs)?) };
         let completion = CompletionInfo { context: c.context, part: true, ..CompletionInfo::default() };
-        let number = self.ops.add(Op::Rma { peer: id, completion, _owned: None });
+        let number = self.ops.add(OutstandingOp::Rma { peer: id, completion, _owned: None });
         let c = Common { context: number as usize, flags: c.flags & !flags::FENCE | PART, peer: 0, ..*c };
         let posted = link.ep.list_part(dir, runs, renamed.as_deref().unwrap_or(pairs), &c);
         if matches!(posted, Ok(n) if n > 0) {

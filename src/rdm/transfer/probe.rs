@@ -9,7 +9,7 @@ use crate::prov::op::Iov;
 use crate::prov::queue::{Completion, Failure};
 use crate::rdm::matching::matcher::RecvFilter;
 use crate::rdm::parts::reports::origin;
-use crate::rdm::peers::outstanding::{Op, Recv};
+use crate::rdm::peers::outstanding::{OutstandingOp, Recv};
 use crate::rdm::peers::unexpected::Unexpected;
 use crate::rdm::state::State;
 use crate::rdm::wire::parcel::Label;
@@ -85,7 +85,7 @@ impl State {
                 }
             }
             Unexpected::Loopback { number, .. } => {
-                if let Some(Op::Loopback { completion, .. }) = self.ops.take(number) {
+                if let Some(OutstandingOp::Loopback { completion, .. }) = self.ops.take(number) {
                     self.reports.succeed(&self.bind, &completion);
                 }
             }

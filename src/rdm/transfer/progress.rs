@@ -5,7 +5,7 @@
 
 use crate::error::{Code, Error, errno};
 use crate::rdm::memory::lane_domains::Domain;
-use crate::rdm::peers::outstanding::Op;
+use crate::rdm::peers::outstanding::OutstandingOp;
 use crate::rdm::peers::peer::{Peer, UNKNOWN};
 use crate::rdm::peers::poll_schedule::EMPTY_POLLS_MAX;
 use crate::rdm::state::State;
@@ -156,13 +156,13 @@ impl State {
             .ops
             .each()
             .filter(
-                |(_, op)| matches!(op, Op::Offered { completion, .. } | Op::Loopback { completion, .. } if is_late(completion.deadline)),
+                |(_, op)| matches!(op, OutstandingOp::Offered { completion, .. } | OutstandingOp::Loopback { completion, .. } if is_late(completion.deadline)),
             )
             .map(|(n, _)| n)
             .collect();
         // Only reads that were not posted yet are checked, because the lanes enforce the deadlines of posted reads.
         let mut reads = self.peers.queued_reads().collect::<Vec<u64>>();
-        reads.retain(|n| matches!(self.ops.get(*n), Some(Op::Reading { recv, .. }) if is_late(recv.deadline())));
+        reads.retain(|n| matches!(self.ops.get(*n), Some(OutstandingOp::Reading { recv, .. }) if is_late(recv.deadline())));
         let receives = self.matching.take_receives(usize::MAX, |recv| is_late(recv.deadline()));
         let unfilled = Error::coded(errno::ETIMEDOUT, Code::Deadline, "no message came before the receive's deadline");
         self.end_delayed(&unfilled, usize::MAX, |held| is_late(held.recv.deadline()));
@@ -170,7 +170,7 @@ impl State {
         ended.into_iter().for_each(|w| self.fail_pending(w, late()));
         for number in taken {
             match self.ops.get(number) {
-                Some(Op::Loopback { .. }) => drop(self.withdraw_loopback(number, late())),
+                Some(OutstandingOp::Loopback { .. }) => drop(self.withdraw_loopback(number, late())),
                 _ => self.withdraw(domain, number, late()),
             }
         }

@@ -12,7 +12,7 @@ use crate::prov::op::{Common, Dir, Iov, RmaIov, measure};
 use crate::rdm::limits::MAX_MSG;
 use crate::rdm::matching::matcher::RecvFilter;
 use crate::rdm::memory::lane_domains::Domain;
-use crate::rdm::peers::outstanding::{Op, Recv, RecvExtra};
+use crate::rdm::peers::outstanding::{OutstandingOp, Recv, RecvExtra};
 use crate::rdm::peers::peer::{Id, UNKNOWN};
 use crate::rdm::peers::unexpected::Unexpected;
 use crate::rdm::state::State;
@@ -112,7 +112,7 @@ impl State {
     /// Posts one peer's reads. True if its lane has no room for all of them.
     fn post_reads_of(&mut self, domain: &Domain, id: Id) -> bool {
         while let Some(number) = self.peers.get_mut(id).and_then(|p| p.reads.pop_front()) {
-            let Some(Op::Reading { recv, offer, .. }) = self.ops.get(number) else { continue };
+            let Some(OutstandingOp::Reading { recv, offer, .. }) = self.ops.get(number) else { continue };
             let want = recv.room.min(offer.len as usize);
             let (local, descs, deadline) = (clip(recv.pieces(), want), recv.descs().to_vec(), recv.deadline());
             let remote = clip_remote(&offer.pieces, want);
@@ -134,7 +134,7 @@ impl State {
             });
             match posted {
                 Ok(()) => {
-                    if let Some(Op::Reading { queued, .. }) = self.ops.get(number) {
+                    if let Some(OutstandingOp::Reading { queued, .. }) = self.ops.get(number) {
                         *queued = false;
                     }
                 }

@@ -5,7 +5,7 @@ use crate::error::Error;
 use crate::prov::av::UNSPEC;
 use crate::prov::flags;
 use crate::prov::queue::{Completion, Taken};
-use crate::rdm::peers::outstanding::Op;
+use crate::rdm::peers::outstanding::OutstandingOp;
 use crate::rdm::state::State;
 
 impl State {
@@ -45,8 +45,8 @@ impl State {
         }
         let number = c.context as u64;
         match self.ops.get(number) {
-            Some(Op::Rma { .. }) => self.rma_ended(number, error),
-            Some(Op::Reading { .. }) => self.read_ended(number, error.map_or(Ok(()), Err)),
+            Some(OutstandingOp::Rma { .. }) => self.rma_ended(number, error),
+            Some(OutstandingOp::Reading { .. }) => self.read_ended(number, error.map_or(Ok(()), Err)),
             _ => {}
         }
     }
@@ -54,7 +54,7 @@ impl State {
     /// Ends an RMA operation, an atomic or a block list with its result. The peer's waiting operations are tried again,
     /// because a fence may have waited for this end.
     pub fn rma_ended(&mut self, number: u64, error: Option<Error>) {
-        let Some(Op::Rma { peer: id, completion, .. }) = self.ops.take(number) else { return };
+        let Some(OutstandingOp::Rma { peer: id, completion, .. }) = self.ops.take(number) else { return };
         if let Some(peer) = self.peers.get_mut(id) {
             peer.in_flight = peer.in_flight.saturating_sub(1);
             if !peer.waiting.is_empty() {

@@ -16,7 +16,7 @@ use crate::rdm::limits::{INJECT_SIZE, MAX_MSG, OFFERS_MAX};
 use crate::rdm::memory::lane_domains::Domain;
 use crate::rdm::memory::region_quota::is_out_of_room;
 use crate::rdm::peers::link::Link;
-use crate::rdm::peers::outstanding::Op;
+use crate::rdm::peers::outstanding::OutstandingOp;
 use crate::rdm::peers::peer::{Id, PendingKind, PendingOp, Phase};
 use crate::rdm::state::State;
 use crate::rdm::transfer::atomic::only_by_card;
@@ -245,7 +245,7 @@ impl State {
                 Ok(exposed) => exposed,
             };
             peer.exposed += exposed.len();
-            let number = self.ops.add(Op::Offered {
+            let number = self.ops.add(OutstandingOp::Offered {
                 peer: id,
                 completion: w.completion,
                 needs_answer: exposed.len() != remote.len() || !domain.can_revoke(link.lane_index),
@@ -260,7 +260,7 @@ impl State {
         let words = ParcelWords::offer(&label, number, w.completion.len as u64, remote);
         match put(link, words.as_slice(), &[]) {
             Ok(true) => {
-                if let Some(Op::Offered { _owned, .. }) = self.ops.get(number) {
+                if let Some(OutstandingOp::Offered { _owned, .. }) = self.ops.get(number) {
                     *_owned = w.owned.take();
                 }
                 if let Some(peer) = self.peers.get_mut(id) {
@@ -279,7 +279,7 @@ impl State {
             Err(e) => return StartOutcome::Failed(e),
         };
         let timeout_ns = time::left(w.completion.deadline);
-        let number = self.ops.add(Op::Rma { peer: id, completion: w.completion, _owned: None });
+        let number = self.ops.add(OutstandingOp::Rma { peer: id, completion: w.completion, _owned: None });
         // COMPLETION makes the lane write an entry when the operation is complete. For an injected operation, the flag
         // INJECT makes the lane copy the bytes during the call as well.
         let how = w.flags & flags::OP_FLAGS & !flags::MORE | flags::COMPLETION;
@@ -304,7 +304,7 @@ impl State {
         };
         match posted {
             Ok(()) => {
-                if let Some(Op::Rma { _owned, .. }) = self.ops.get(number) {
+                if let Some(OutstandingOp::Rma { _owned, .. }) = self.ops.get(number) {
                     *_owned = w.owned.take();
                 }
                 if let Some(peer) = self.peers.get_mut(id) {

@@ -10,7 +10,7 @@ use crate::hmem::Site;
 use crate::mr::DEVICE_DESC;
 use crate::prov::bind::{Ending, INJECT_FLAGS};
 use crate::prov::fast::Fast;
-use crate::prov::fault::{Op, Plan, Verdict};
+use crate::prov::fault::{FaultOp, Plan, Verdict};
 use crate::prov::flags;
 use crate::prov::op::{Common, Iov, Pieces, measure};
 use crate::prov::queue::{Completion, Queue};
@@ -77,7 +77,7 @@ impl State {
             owned: None,
             held_until: 0,
         };
-        let verdict = self.judge(Op::Send);
+        let verdict = self.judge(FaultOp::Send);
         if let Verdict::Hold(until) = verdict {
             job.held_until = until;
         }

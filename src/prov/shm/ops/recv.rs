@@ -7,7 +7,7 @@ use crate::error::{Code, Error, Result, errno};
 use crate::fallible::granted;
 use crate::hmem::Site;
 use crate::mr::piece::store;
-use crate::prov::fault::{Op, Plan, Verdict};
+use crate::prov::fault::{FaultOp, Plan, Verdict};
 use crate::prov::flags;
 use crate::prov::op::{Common, Iov, Pieces, measure};
 use crate::prov::queue::{Completion, Queue};
@@ -147,7 +147,7 @@ impl State {
         if self.recvs.len() + self.faults.as_ref().map_or(0, |f| f.held.len()) >= RX_SIZE {
             return Err(Error::AGAIN);
         }
-        match (self.judge(Op::Recv), &mut self.faults) {
+        match (self.judge(FaultOp::Recv), &mut self.faults) {
             (Verdict::Hold(until), Some(faults)) => {
                 faults.held.push_back((until, recv));
                 Ok(())

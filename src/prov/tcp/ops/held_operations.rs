@@ -2,7 +2,7 @@
 //! Fault injection for accepted operations: an operation is started at once, held, or lost together with the connection.
 
 use crate::prov::event::tell_end;
-use crate::prov::fault::{Op, Plan, Verdict};
+use crate::prov::fault::{FaultOp, Plan, Verdict};
 use crate::prov::tcp::domain::Domain;
 use crate::prov::tcp::fault::AcceptedOp;
 use crate::prov::tcp::state::{Phase, State};
@@ -23,9 +23,9 @@ impl State {
         // If the connection is over, a delay has no meaning any more.
         let Some(faults) = faults else { return Some(accepted) };
         let op = match &accepted {
-            AcceptedOp::Rma { dir, .. } => Op::from(*dir),
-            AcceptedOp::Send(_) => Op::Send,
-            AcceptedOp::Recv(_) => Op::Recv,
+            AcceptedOp::Rma { dir, .. } => FaultOp::from(*dir),
+            AcceptedOp::Send(_) => FaultOp::Send,
+            AcceptedOp::Recv(_) => FaultOp::Recv,
         };
         match faults.judge(op, connected) {
             Verdict::Go => return Some(accepted),

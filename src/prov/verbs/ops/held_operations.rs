@@ -3,7 +3,7 @@
 //! (`staged_transfer.rs`), which can delay them. Receives are delayed in a queue of their own.
 
 use crate::error::{Error, Result};
-use crate::prov::fault::{Op, Plan, Verdict};
+use crate::prov::fault::{FaultOp, Plan, Verdict};
 use crate::prov::op::IOV_LIMIT;
 use crate::prov::verbs::queue::work::{HeldReceive, RxOp};
 use crate::prov::verbs::state::staging::WaitingOp;
@@ -13,7 +13,7 @@ use crate::sys::time::now_ns;
 
 impl State {
     /// The verdict of fault injection on an accepted operation. For a lane, the layer above injects the faults.
-    pub fn apply_fault(&mut self, op: Op) -> Verdict {
+    pub fn apply_fault(&mut self, op: FaultOp) -> Verdict {
         match (&mut self.faults, &self.phase) {
             _ if self.bind.is_lane() => Verdict::Go,
             (Some(f), Phase::Connected) => f.plan.post(op),
@@ -41,7 +41,7 @@ impl State {
         if self.rx.len() as usize + self.faults.as_ref().map_or(0, |f| f.held.len()) >= self.rx.limit() as usize {
             return Err(Error::AGAIN);
         }
-        match (self.apply_fault(Op::Recv), &mut self.faults) {
+        match (self.apply_fault(FaultOp::Recv), &mut self.faults) {
             (Verdict::Hold(until), Some(faults)) => {
                 let until = if op.deadline == 0 { until } else { until.min(op.deadline) };
                 faults.held.push_back((until, HeldReceive { pieces, count, op }));

@@ -5,7 +5,7 @@
 
 use crate::error::{Code, Error, Result, errno};
 use crate::mr::Paths;
-use crate::prov::fault::{Op, Verdict};
+use crate::prov::fault::{FaultOp, Verdict};
 use crate::prov::op::Dir;
 use crate::prov::verbs::memory::mr;
 use crate::prov::verbs::memory::registered::Registered;
@@ -34,7 +34,7 @@ impl State {
             ));
         }
         self.close_fast();
-        let verdict = self.apply_fault(Op::of(job.ending().kind));
+        let verdict = self.apply_fault(FaultOp::of(job.ending().kind));
         match verdict {
             Verdict::Go => {}
             Verdict::Hold(until) => job.hold(until),

@@ -24,7 +24,7 @@ use std::ffi::OsStr;
 use std::sync::OnceLock;
 pub use table::{Config, Hmem, Tcp, VARIABLES, Verbs};
 pub use users::Users;
-pub use value::{Driver, Words};
+pub use value::{DriverUse, Words};
 
 impl Config {
     /// Length in bytes up to which a message travels through the ring. `private`: the receiver cannot map the sender's
@@ -36,9 +36,9 @@ impl Config {
 }
 
 /// The error of a variable's value, in words that name the variable and the value; `None` if the value is valid.
-fn wrong(v: &Variable, raw: &OsStr) -> Option<String> {
+fn value_error(v: &Variable, raw: &OsStr) -> Option<String> {
     let why = match raw.to_str() {
-        Some(text) => v.kind.wrong(text)?,
+        Some(text) => v.kind.invalid_reason(text)?,
         None => "it is not UTF-8".to_string(),
     };
     Some(format!("{}={}: {why}", v.name, raw.to_string_lossy()))
@@ -48,33 +48,33 @@ fn wrong(v: &Variable, raw: &OsStr) -> Option<String> {
 fn text(name: &str) -> Option<String> {
     let raw = environment::get(name)?;
     let known = VARIABLES.iter().find(|v| v.name == name)?;
-    if wrong(known, &raw).is_some() { None } else { raw.into_string().ok() }
+    if value_error(known, &raw).is_some() { None } else { raw.into_string().ok() }
 }
 
 /// Checks that every variable has a valid value, that no variable of an earlier version is set, and that no variable that
 /// decides who may connect is mistyped. The error names each wrong variable.
 pub fn check() -> Result<()> {
-    let values = VARIABLES.iter().filter_map(|v| wrong(v, &environment::get(v.name)?));
-    let wrong: Vec<String> = values.chain(removed()).chain(mistyped()).collect();
-    if wrong.is_empty() { Ok(()) } else { Err(Error::invalid(format!("the environment: {}", wrong.join("; ")))) }
+    let values = VARIABLES.iter().filter_map(|v| value_error(v, &environment::get(v.name)?));
+    let errors: Vec<String> = values.chain(removed_errors()).chain(spelling_errors()).collect();
+    if errors.is_empty() { Ok(()) } else { Err(Error::invalid(format!("the environment: {}", errors.join("; ")))) }
 }
 
 /// For each variable of an earlier version that is set: the words that name its successor.
-fn removed() -> impl Iterator<Item = String> {
-    removed::REMOVED.iter().filter(|(name, _)| environment::get(name).is_some()).map(removed::told)
+fn removed_errors() -> impl Iterator<Item = String> {
+    removed::REMOVED.iter().filter(|(name, _)| environment::get(name).is_some()).map(removed::error)
 }
 
 /// The errors in the names of variables that are set.
-fn mistyped() -> impl Iterator<Item = String> {
+fn spelling_errors() -> impl Iterator<Item = String> {
     let set = |name: &String| environment::get(name).is_some();
-    environment::names("GDRFAB").into_iter().filter(set).filter_map(|name| spelling::wrong(&name))
+    environment::names("GDRFAB").into_iter().filter(set).filter_map(|name| spelling::security_typo(&name))
 }
 
 /// Names of variables that are set and begin with `GDRFAB`, but are neither the library's nor a plugin's. Such a name is
 /// perhaps mistyped. A name without the underscore after `GDRFAB` is reported only if it resembles a known one.
 pub fn unknown() -> Vec<String> {
-    let told = |name: &String| (name.starts_with("GDRFAB_") && spelling::is_unknown(name)) || spelling::meant(name).is_some();
-    environment::names("GDRFAB").into_iter().filter(told).collect()
+    let is_reported = |name: &String| (name.starts_with("GDRFAB_") && spelling::is_unknown(name)) || spelling::meant(name).is_some();
+    environment::names("GDRFAB").into_iter().filter(is_reported).collect()
 }
 
 /// The configuration, read from the environment at first use.

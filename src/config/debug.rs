@@ -49,7 +49,7 @@ variables! {
 
 impl Value for Debug {
     fn of(text: Option<&str>, _: &Kind) -> Debug {
-        Debug::read(&|name| WORDS.iter().find(|word| word.name == name)?.within(text?))
+        Debug::read(&|name| WORDS.iter().find(|word| word.name == name)?.value_in(text?))
     }
 }
 
@@ -62,7 +62,7 @@ mod tests {
     #[test]
     fn each_word_is_read_from_the_list() {
         let read = |list: &str| {
-            assert_eq!(KIND.wrong(list), None, "{list}");
+            assert_eq!(KIND.invalid_reason(list), None, "{list}");
             Debug::of(Some(list), &KIND)
         };
         let all = read("desc, ring-slots=256,copier=/bin/true,tcp-budget=0");
@@ -73,7 +73,7 @@ mod tests {
             if word.default.is_empty() {
                 continue;
             }
-            assert_eq!(KIND.wrong(&format!("{}={}", word.name, word.default)), None);
+            assert_eq!(KIND.invalid_reason(&format!("{}={}", word.name, word.default)), None);
         }
     }
 
@@ -90,7 +90,7 @@ mod tests {
             ("desc,desc", "twice"),
             ("ring-slots=256,ring-slots=512", "twice"),
         ] {
-            assert!(KIND.wrong(list).is_some_and(|words| words.contains(why)), "{list}: {:?}", KIND.wrong(list));
+            assert!(KIND.invalid_reason(list).is_some_and(|words| words.contains(why)), "{list}: {:?}", KIND.invalid_reason(list));
         }
     }
 }

@@ -26,7 +26,7 @@ pub enum Step {
 
 /// The effect of a fault. An `op` of `None` stands for operations of every kind. Counts begin with 1.
 #[derive(Clone, Debug)]
-pub enum What {
+pub enum Effect {
     /// Operations start late, by at least `ns`.
     Delay { ns: u64, op: Option<FaultOp> },
     /// An endpoint's operation number `nth` loses the connection.
@@ -48,7 +48,7 @@ pub enum What {
 pub struct Fault {
     /// The provider whose endpoints and domains are affected; `None`: all.
     pub provider: Option<&'static str>,
-    pub what: What,
+    pub effect: Effect,
 }
 
 const OPS: [(&str, FaultOp); 4] = [("write", FaultOp::Write), ("read", FaultOp::Read), ("send", FaultOp::Send), ("recv", FaultOp::Recv)];
@@ -71,12 +71,12 @@ fn step(word: &str) -> Result<Step, String> {
 }
 
 /// Parses one fault without its provider, such as `drop=5:write:once`.
-fn what(text: &str) -> Result<What, String> {
+fn effect(text: &str) -> Result<Effect, String> {
     let (word, value) = text.split_once('=').ok_or("delay=, drop=, refuse=, short= or rail= is expected")?;
     let mut parts = value.split(':');
     let first = parts.next().unwrap_or_default();
-    let what = match word {
-        "delay" => What::Delay { ns: number(first, 1, 60_000_000)? * 1000, op: parts.next().map(op).transpose()? },
+    let effect = match word {
+        "delay" => Effect::Delay { ns: number(first, 1, 60_000_000)? * 1000, op: parts.next().map(op).transpose()? },
         "drop" => {
             let nth = number(first, 1, u64::MAX)?;
             let (mut of, mut once) = (None, None);
@@ -87,18 +87,18 @@ fn what(text: &str) -> Result<What, String> {
                     _ => return Err(format!("{part:?} is one word too many")),
                 }
             }
-            What::Drop { nth, op: of, once }
+            Effect::Drop { nth, op: of, once }
         }
-        "refuse" => What::Refuse { step: step(first)?, nth: parts.next().map(|n| number(n, 1, u64::MAX)).transpose()? },
-        "short" => What::Short(number(first, 1, 1 << 30)? as usize),
+        "refuse" => Effect::Refuse { step: step(first)?, nth: parts.next().map(|n| number(n, 1, u64::MAX)).transpose()? },
+        "short" => Effect::Short(number(first, 1, 1 << 30)? as usize),
         "rail" => {
             let segments = number(first, 1, u64::MAX)?;
-            What::Rail { segments, number: parts.next().map(|n| number(n, 0, 7)).transpose()?.map(|n| n as usize) }
+            Effect::Rail { segments, number: parts.next().map(|n| number(n, 0, 7)).transpose()?.map(|n| n as usize) }
         }
         _ => return Err(format!("{word:?} is no fault (delay, drop, refuse, short, rail)")),
     };
     match parts.next() {
-        None => Ok(what),
+        None => Ok(effect),
         Some(more) => Err(format!("{more:?} is one word too many")),
     }
 }
@@ -112,23 +112,23 @@ fn one(text: &str) -> Result<Fault, String> {
             None => return Err(format!("{name:?} is no provider ({})", PROVIDERS.join(", "))),
         },
     };
-    match (provider, what(rest)?) {
-        (Some("shm"), What::Rail { .. }) => Err("shm has no rails, tcp and verbs have".into()),
-        (provider, what) => Ok(Fault { provider, what }),
+    match (provider, effect(rest)?) {
+        (Some("shm"), Effect::Rail { .. }) => Err("shm has no rails, tcp and verbs have".into()),
+        (provider, effect) => Ok(Fault { provider, effect }),
     }
 }
 
 /// The faults of a list, and an explanation for each invalid item of the list. Invalid items are reported, because a test
 /// proves nothing if the fault on which it relies is not injected.
 pub fn parse(text: &str) -> (Vec<Fault>, Vec<String>) {
-    let (mut faults, mut wrong) = (Vec::new(), Vec::new());
+    let (mut faults, mut errors) = (Vec::new(), Vec::new());
     for item in text.split(',').map(str::trim).filter(|item| !item.is_empty()) {
         match one(item) {
             Ok(fault) => faults.push(fault),
-            Err(why) => wrong.push(format!("{item:?}: {why}")),
+            Err(why) => errors.push(format!("{item:?}: {why}")),
         }
     }
-    (faults, wrong)
+    (faults, errors)
 }
 
 #[cfg(test)]
@@ -136,24 +136,24 @@ mod tests {
     use super::*;
 
     fn only(text: &str) -> Fault {
-        let (mut faults, wrong) = parse(text);
-        assert!(wrong.is_empty() && faults.len() == 1, "{text}: {wrong:?}");
+        let (mut faults, errors) = parse(text);
+        assert!(errors.is_empty() && faults.len() == 1, "{text}: {errors:?}");
         faults.remove(0)
     }
 
     #[test]
     fn every_word_of_the_list_is_understood() {
-        assert!(matches!(only("delay=200").what, What::Delay { ns: 200_000, op: None }));
-        assert!(matches!(only("delay=1:recv").what, What::Delay { ns: 1000, op: Some(FaultOp::Recv) }));
-        assert!(matches!(only("drop=5").what, What::Drop { nth: 5, op: None, once: None }));
-        assert!(matches!(only("drop=1:read").what, What::Drop { nth: 1, op: Some(FaultOp::Read), once: None }));
-        assert!(matches!(only("drop=7:once").what, What::Drop { nth: 7, op: None, once: Some(_) }));
-        assert!(matches!(only("drop=7:send:once").what, What::Drop { op: Some(FaultOp::Send), once: Some(_), .. }));
-        assert!(matches!(only("refuse=register").what, What::Refuse { step: Step::Whole, nth: None }));
-        assert!(matches!(only("refuse=cma:3").what, What::Refuse { step: Step::Path(2), nth: Some(3) }));
-        assert!(matches!(only("short=1").what, What::Short(1)));
-        assert!(matches!(only("tcp/rail=9").what, What::Rail { segments: 9, number: None }));
-        assert!(matches!(only("rail=1:7").what, What::Rail { segments: 1, number: Some(7) }));
+        assert!(matches!(only("delay=200").effect, Effect::Delay { ns: 200_000, op: None }));
+        assert!(matches!(only("delay=1:recv").effect, Effect::Delay { ns: 1000, op: Some(FaultOp::Recv) }));
+        assert!(matches!(only("drop=5").effect, Effect::Drop { nth: 5, op: None, once: None }));
+        assert!(matches!(only("drop=1:read").effect, Effect::Drop { nth: 1, op: Some(FaultOp::Read), once: None }));
+        assert!(matches!(only("drop=7:once").effect, Effect::Drop { nth: 7, op: None, once: Some(_) }));
+        assert!(matches!(only("drop=7:send:once").effect, Effect::Drop { op: Some(FaultOp::Send), once: Some(_), .. }));
+        assert!(matches!(only("refuse=register").effect, Effect::Refuse { step: Step::Whole, nth: None }));
+        assert!(matches!(only("refuse=cma:3").effect, Effect::Refuse { step: Step::Path(2), nth: Some(3) }));
+        assert!(matches!(only("short=1").effect, Effect::Short(1)));
+        assert!(matches!(only("tcp/rail=9").effect, Effect::Rail { segments: 9, number: None }));
+        assert!(matches!(only("rail=1:7").effect, Effect::Rail { segments: 1, number: Some(7) }));
         assert_eq!(only(" tcp/drop=5 ").provider, Some("tcp"));
         assert_eq!(parse("short=1, verbs/refuse=nic:1,refuse=peer-mem").0.len(), 3);
         assert_eq!(parse(" , ").0.len() + parse("").1.len(), 0);
@@ -192,8 +192,8 @@ mod tests {
             "\u{0}=\u{ffff}",
         ];
         for text in bad {
-            let (faults, wrong) = parse(&format!("short=9,{text}"));
-            assert!(faults.len() == 1 && wrong.len() == 1, "{text:?}: {faults:?} {wrong:?}");
+            let (faults, errors) = parse(&format!("short=9,{text}"));
+            assert!(faults.len() == 1 && errors.len() == 1, "{text:?}: {faults:?} {errors:?}");
         }
     }
 }

@@ -55,7 +55,7 @@ pub enum Kind {
 const DIRECTORY_MOST: usize = 60;
 
 /// True if the text is a decimal number of the range.
-fn within(text: &str, low: u64, high: u64) -> bool {
+fn is_in_range(text: &str, low: u64, high: u64) -> bool {
     // Only digits, because parse() would also accept a sign.
     text.bytes().all(|b| b.is_ascii_digit()) && text.parse().is_ok_and(|n: u64| (low..=high).contains(&n))
 }
@@ -71,7 +71,7 @@ fn settings(list: &str) -> impl Iterator<Item = (&str, &str)> {
 }
 
 /// The reason why a list of settings is invalid; `None` if it is valid. Each setting may occur once.
-fn wrong_setting(list: &str, known: &[Variable]) -> Option<String> {
+fn invalid_setting_reason(list: &str, known: &[Variable]) -> Option<String> {
     settings(list).enumerate().find_map(|(place, (name, value))| {
         let Some(variable) = known.iter().find(|v| v.name == name) else {
             let all: Vec<String> = known.iter().map(Variable::spelled).collect();
@@ -83,14 +83,14 @@ fn wrong_setting(list: &str, known: &[Variable]) -> Option<String> {
         match variable.kind {
             Kind::Flag => (!value.is_empty()).then(|| format!("{name} takes no value")),
             _ if value.is_empty() => Some(format!("{name} lacks its value")),
-            _ => variable.kind.wrong(value).map(|why| format!("{name}={value}: {why}")),
+            _ => variable.kind.invalid_reason(value).map(|why| format!("{name}={value}: {why}")),
         }
     })
 }
 
 impl Variable {
     /// The value of this setting in a list of settings; the value of a flag is "1". `None`: the setting is not in the list.
-    pub fn within(&self, list: &str) -> Option<String> {
+    pub fn value_in(&self, list: &str) -> Option<String> {
         let (_, value) = settings(list).find(|(given, _)| *given == self.name)?;
         Some(if matches!(self.kind, Kind::Flag) { "1" } else { value }.into())
     }
@@ -129,26 +129,26 @@ impl Kind {
     }
 
     /// The reason why a value is invalid; `None` if it is valid.
-    pub fn wrong(&self, text: &str) -> Option<String> {
+    pub fn invalid_reason(&self, text: &str) -> Option<String> {
         let word = |first_unknown: Option<&str>| first_unknown.map(|w| format!("{w:?} is not known; {} is allowed", self.allowed()));
         let fits = match self {
             Kind::Text => true,
-            Kind::Number(low, high) => within(text, *low, *high),
-            Kind::PowerOfTwo(low, high) => within(text, *low, *high) && text.parse().is_ok_and(u64::is_power_of_two),
-            Kind::ZeroOr(low, high) => within(text, 0, 0) || within(text, *low, *high),
-            Kind::Index => text == "-1" || within(text, 0, 255),
+            Kind::Number(low, high) => is_in_range(text, *low, *high),
+            Kind::PowerOfTwo(low, high) => is_in_range(text, *low, *high) && text.parse().is_ok_and(u64::is_power_of_two),
+            Kind::ZeroOr(low, high) => is_in_range(text, 0, 0) || is_in_range(text, *low, *high),
+            Kind::Index => text == "-1" || is_in_range(text, 0, 255),
             Kind::Word(words) => words.contains(&text),
             Kind::Level => Level::parse(text).is_some(),
             Kind::Directory => text.starts_with('/') && text.len() <= DIRECTORY_MOST && !text.contains(char::is_control),
             Kind::Users => Users::parse(text).is_some(),
             Kind::List(words, alone) => return word(first_unknown(text, |w| Some(text) == *alone || words.contains(&w))),
-            Kind::Settings(all) => return wrong_setting(text, all),
+            Kind::Settings(all) => return invalid_setting_reason(text, all),
             Kind::Flag => text == "1",
             Kind::Faults => {
-                let (some, wrong) = faults::parse(text);
-                return match (some.is_empty(), wrong.is_empty()) {
+                let (some, errors) = faults::parse(text);
+                return match (some.is_empty(), errors.is_empty()) {
                     (true, true) => Some("it names no fault".into()),
-                    (_, told) => (!told).then(|| wrong.join(", ")),
+                    (_, all_valid) => (!all_valid).then(|| errors.join(", ")),
                 };
             }
         };
@@ -165,7 +165,7 @@ mod tests {
     #[test]
     fn every_default_is_allowed_and_is_what_holds() {
         for v in VARIABLES.iter().chain(DEBUG_WORDS) {
-            assert_eq!(if v.default.is_empty() { None } else { v.kind.wrong(v.default) }, None, "{}", v.name);
+            assert_eq!(if v.default.is_empty() { None } else { v.kind.invalid_reason(v.default) }, None, "{}", v.name);
             if matches!(v.kind, Kind::Number(..) | Kind::PowerOfTwo(..) | Kind::ZeroOr(..)) {
                 assert_eq!(u64::of_variable(v, None).to_string(), v.default, "{}", v.name);
             }
@@ -176,7 +176,7 @@ mod tests {
     fn what_a_variable_cannot_be_is_told() {
         for v in VARIABLES.iter().filter(|v| !matches!(v.kind, Kind::Text)) {
             for bad in ["nonsense", "-2", "+1", " 1", "1 ", "1e3", "0x10", "300000000000000000000", ",", "0,nonsense", "\u{1}"] {
-                assert!(v.kind.wrong(bad).is_some_and(|why| !why.is_empty()), "{}={bad:?}", v.name);
+                assert!(v.kind.invalid_reason(bad).is_some_and(|why| !why.is_empty()), "{}={bad:?}", v.name);
             }
         }
     }
@@ -185,12 +185,14 @@ mod tests {
     fn ranges_end_where_they_say() {
         for v in VARIABLES.iter().chain(DEBUG_WORDS) {
             if let Kind::Number(low, high) | Kind::PowerOfTwo(low, high) = v.kind {
-                assert!([low, high].iter().all(|n| v.kind.wrong(&n.to_string()).is_none()), "{}", v.name);
+                assert!([low, high].iter().all(|n| v.kind.invalid_reason(&n.to_string()).is_none()), "{}", v.name);
                 let beyond = [low.checked_sub(1), high.checked_add(1)];
-                assert!(beyond.into_iter().flatten().all(|n| v.kind.wrong(&n.to_string()).is_some()), "{}", v.name);
+                assert!(beyond.into_iter().flatten().all(|n| v.kind.invalid_reason(&n.to_string()).is_some()), "{}", v.name);
             }
         }
-        assert!(Kind::PowerOfTwo(256, 65_536).wrong("300").is_some() && Kind::ZeroOr(32_768, 65_536).wrong("100").is_some());
-        assert_eq!(Kind::ZeroOr(32_768, 65_536).wrong("0"), None);
+        assert!(
+            Kind::PowerOfTwo(256, 65_536).invalid_reason("300").is_some() && Kind::ZeroOr(32_768, 65_536).invalid_reason("100").is_some()
+        );
+        assert_eq!(Kind::ZeroOr(32_768, 65_536).invalid_reason("0"), None);
     }
 }

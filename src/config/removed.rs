@@ -38,7 +38,7 @@ pub fn is_removed(name: &str) -> bool {
 }
 
 /// The error of a variable of an earlier version that is set.
-pub fn told((name, successor): &(&str, &str)) -> String {
+pub fn error((name, successor): &(&str, &str)) -> String {
     format!("{name} is no variable any more; instead there is {successor}")
 }
 
@@ -55,7 +55,7 @@ mod tests {
             let named = successor.strip_prefix("GDRFAB_").and_then(|s| s.split([',', ' ']).next()?.split_once('='));
             if let Some((variable, value)) = named.filter(|(variable, _)| *variable != "DEBUG") {
                 let known = VARIABLES.iter().find(|v| v.name.strip_prefix("GDRFAB_") == Some(variable));
-                assert!(known.is_some_and(|v| v.kind.wrong(value).is_none()), "{name}: {successor}");
+                assert!(known.is_some_and(|v| v.kind.invalid_reason(value).is_none()), "{name}: {successor}");
             }
         }
         let words: Vec<&str> = successors.iter().filter_map(|s| s.split("GDRFAB_DEBUG=").nth(1)?.split(',').next()).collect();

@@ -64,7 +64,7 @@ fn is_prefix_of_other(a: &[u8], b: &[u8]) -> bool {
 }
 
 /// The error of a name that is a mistyped variable of [`SECURITY`], which decide who may connect; `None` for other names.
-pub fn wrong(name: &str) -> Option<String> {
+pub fn security_typo(name: &str) -> Option<String> {
     let known = meant(name).filter(|known| SECURITY.contains(known))?;
     Some(format!("{name} is no variable of this library, and has no effect; {known} decides who may connect"))
 }
@@ -88,13 +88,13 @@ mod tests {
             ("GDRFAB_SPINUS", "GDRFAB_SPIN_US"),
         ] {
             assert_eq!(meant(name), Some(known), "{name}");
-            assert_eq!(wrong(name).is_some(), SECURITY.contains(&known), "{name}");
+            assert_eq!(security_typo(name).is_some(), SECURITY.contains(&known), "{name}");
         }
         for name in ["GDRFAB_NO_SUCH_VARIABLE", "GDRFAB_NCCL_KEY_FILE", "GDRFAB_TCP_", "GDRFAB_", "", "GDRFAB_FAKES"] {
             assert_eq!(meant(name), None, "{name}");
         }
         assert!(meant(&"GDRFAB_".repeat(10_000)).is_none());
-        assert!(VARIABLES.iter().all(|v| meant(v.name).is_none() && wrong(v.name).is_none()));
+        assert!(VARIABLES.iter().all(|v| meant(v.name).is_none() && security_typo(v.name).is_none()));
         assert!(SECURITY.iter().all(|name| VARIABLES.iter().any(|v| v.name == *name)));
     }
 

@@ -8,7 +8,7 @@ use super::goal::Goal;
 use super::kind::{Kind, Variable};
 use super::names::{DRIVER_WORDS, HMEM_WORDS, PATHS, RING_MOST, SETS, TCP_SECURITY};
 use super::users::Users;
-use super::value::{Driver, Value, Words};
+use super::value::{DriverUse, Value, Words};
 use super::variables::variables;
 
 /// 0 or 1.
@@ -54,7 +54,7 @@ variables! {
     Memory {
         allowed: Words = "GDRFAB_HMEM", Kind::List(&HMEM_WORDS, Some("none")), "cuda,rocr,ze,neuron,synapseai",
             "device drivers that may be used: cuda (NVIDIA), rocr (AMD), ze (Intel Level Zero), neuron (AWS), synapseai (Intel Gaudi); a driver that is left out is never opened, and its memory cannot be registered; none: host memory only";
-        driver: Driver = "GDRFAB_HMEM_DRIVER", Kind::List(&DRIVER_WORDS, Some("caller")), "caller",
+        driver: DriverUse = "GDRFAB_HMEM_DRIVER", Kind::List(&DRIVER_WORDS, Some("caller")), "caller",
             "use of device drivers: caller: loaded and initialised when needed, and called on the caller's threads; adopt: only drivers that the process has loaded and initialised itself; thread: called on a thread of the library, never on the caller's, which costs two thread switches for each call; process: operations of shm's connected endpoints call no driver in this process, unless the program permits it, but a helper process copies, which costs a driver context on each device (0.5 GB on an H200), and a core while it copies; adopt, thread and process can be combined (adopt,process)";
         groups: u32 = "GDRFAB_CUDA_MAX_CTAS", Kind::Number(0, 65_535), "1056",
             "largest number of thread blocks (of 128 threads) of the GPU kernel that copies lists of blocks; fewer leave more of the GPU to other kernels; 0: the driver copies each block, without a kernel";

@@ -18,7 +18,7 @@ impl Words {
 
 /// The value of `GDRFAB_HMEM_DRIVER`; all false: the word `caller`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Driver {
+pub struct DriverUse {
     /// Use only drivers that the process has loaded and initialised itself.
     pub adopt: bool,
     /// Call drivers only on threads of the library.
@@ -93,10 +93,10 @@ impl Value for Words {
     }
 }
 
-impl Value for Driver {
-    fn of(text: Option<&str>, _: &Kind) -> Driver {
+impl Value for DriverUse {
+    fn of(text: Option<&str>, _: &Kind) -> DriverUse {
         let has = |word: &str| text.unwrap_or_default().split(',').any(|w| w.trim() == word);
-        Driver { adopt: has("adopt"), thread: has("thread"), process: has("process") }
+        DriverUse { adopt: has("adopt"), thread: has("thread"), process: has("process") }
     }
 }
 

@@ -6,7 +6,7 @@
 //! takes no fast path, so that fast paths need not ask.
 
 use crate::config;
-use crate::config::faults::{Fault, Step, What};
+use crate::config::faults::{Effect, Fault, Step};
 use crate::error::{Code, Error, Result, errno};
 use crate::mr::Paths;
 use crate::prov::flags;
@@ -68,7 +68,7 @@ impl Plan {
 
     /// The faults that the environment wants of operations over any of these providers.
     pub fn of_operations(providers: &[&str]) -> Option<Box<Plan>> {
-        let all = config::get().faults.iter().filter(|f| matches!(f.what, What::Delay { .. } | What::Drop { .. }));
+        let all = config::get().faults.iter().filter(|f| matches!(f.effect, Effect::Delay { .. } | Effect::Drop { .. }));
         Plan::made(all.filter(|f| f.provider.is_none_or(|p| providers.contains(&p))).cloned().collect())
     }
 
@@ -91,9 +91,9 @@ impl Plan {
     pub fn post(&mut self, op: FaultOp) -> Verdict {
         self.posted[op as usize] += 1;
         let (own, all) = (self.posted[op as usize], self.posted.iter().sum::<u64>());
-        let lost = |f: &Fault| match &f.what {
-            What::Drop { nth, op: None, once } => *nth == all && claim(once),
-            What::Drop { nth, op: Some(of), once } => *of == op && *nth == own && claim(once),
+        let lost = |f: &Fault| match &f.effect {
+            Effect::Drop { nth, op: None, once } => *nth == all && claim(once),
+            Effect::Drop { nth, op: Some(of), once } => *of == op && *nth == own && claim(once),
             _ => false,
         };
         // The loop asks every fault and does not stop at the first, because asking marks a fault that happens once as
@@ -107,8 +107,8 @@ impl Plan {
     /// As `post`, for a receive that is posted before the endpoint is connected. Such a receive can be delayed, but is
     /// not counted, and there is no connection to lose yet.
     pub fn early(&self, op: FaultOp) -> Verdict {
-        let delays = self.faults.iter().filter_map(|f| match &f.what {
-            What::Delay { ns, op: of } if of.is_none_or(|o| o == op) => Some(*ns),
+        let delays = self.faults.iter().filter_map(|f| match &f.effect {
+            Effect::Delay { ns, op: of } if of.is_none_or(|o| o == op) => Some(*ns),
             _ => None,
         });
         delays.max().map_or(Verdict::Go, |ns| Verdict::Hold(time::deadline(ns)))
@@ -126,10 +126,10 @@ impl Plan {
         let this = self.registered.fetch_add(1, Ordering::Relaxed) + 1;
         let mut refused = Paths::empty();
         for fault in &self.faults {
-            match fault.what {
-                What::Refuse { nth: Some(n), .. } if n != this => {}
-                What::Refuse { step: Step::Path(bit), .. } => refused |= Paths::from_bits_truncate(bit),
-                What::Refuse { step: Step::Whole, .. } => {
+            match fault.effect {
+                Effect::Refuse { nth: Some(n), .. } if n != this => {}
+                Effect::Refuse { step: Step::Path(bit), .. } => refused |= Paths::from_bits_truncate(bit),
+                Effect::Refuse { step: Step::Whole, .. } => {
                     return Err(Error::fixed(errno::EIO, "mr: fault injected by GDRFAB_FAULT=refuse=register"));
                 }
                 _ => {}
@@ -140,8 +140,8 @@ impl Plan {
 
     /// The number of segments after which rail `number` is lost; 0: never.
     pub fn rail(&self, number: usize) -> u64 {
-        let after = |f: &Fault| match f.what {
-            What::Rail { segments, number: of } if of.is_none_or(|n| n == number) => Some(segments),
+        let after = |f: &Fault| match f.effect {
+            Effect::Rail { segments, number: of } if of.is_none_or(|n| n == number) => Some(segments),
             _ => None,
         };
         self.faults.iter().filter_map(after).min().unwrap_or(0)
@@ -149,13 +149,13 @@ impl Plan {
 
     /// As `rail`, for the first rail, which only a fault that names rail 0 ends.
     pub fn first_rail(&self) -> u64 {
-        let after = |f: &Fault| if let What::Rail { segments, number: Some(0) } = f.what { Some(segments) } else { None };
+        let after = |f: &Fault| if let Effect::Rail { segments, number: Some(0) } = f.effect { Some(segments) } else { None };
         self.faults.iter().filter_map(after).min().unwrap_or(0)
     }
 
     /// True if there are faults of operations or registrations, and not of rails only.
     pub fn concerns_operations(&self) -> bool {
-        self.faults.iter().any(|f| !matches!(f.what, What::Rail { .. }))
+        self.faults.iter().any(|f| !matches!(f.effect, Effect::Rail { .. }))
     }
 
     /// The error of a rail that a fault has ended.
@@ -165,7 +165,7 @@ impl Plan {
 
     /// The most bytes that one read or write of a socket may move, or that a fragment may have.
     pub fn short(&self) -> Option<usize> {
-        self.faults.iter().filter_map(|f| if let What::Short(n) = f.what { Some(n) } else { None }).min()
+        self.faults.iter().filter_map(|f| if let Effect::Short(n) = f.effect { Some(n) } else { None }).min()
     }
 }
 

@@ -276,11 +276,11 @@ fn many_lanes(count: usize) {
             lane.turn();
             woken()
         } {
-            lane.ep.awake(Some(&poller));
+            lane.ep.end_sleep(Some(&poller));
         }
         lane.write(1, 0, &bytes);
         assert!(woken());
-        lane.ep.awake(Some(&poller));
+        lane.ep.end_sleep(Some(&poller));
         lane.told(false);
         lane.turn();
         assert_eq!(lane.ended(), (vec![1], vec![]));

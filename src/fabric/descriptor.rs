@@ -97,7 +97,7 @@ impl Descriptor {
             return;
         }
         for ep in asleep.eps.drain(..) {
-            ep.prov().awake(waiter.descriptor());
+            ep.prov().end_sleep(waiter.descriptor());
             ep.progress(true);
         }
         waiter.disarm_descriptor();

@@ -89,9 +89,9 @@ impl Eq {
     /// Makes progress on connections. If that changes the set of sockets, threads that sleep on the old set are woken.
     fn drive(&self) {
         let driven = self.driven();
-        let before = self.events.waiter.is_armed().then(|| driven.watched());
+        let before = self.events.waiter.is_armed().then(|| driven.watch_version());
         driven.progress();
-        if before.is_some_and(|before| driven.watched() != before) {
+        if before.is_some_and(|before| driven.watch_version() != before) {
             self.events.waiter.notify();
         }
     }

@@ -219,10 +219,10 @@ fn consider(info: &mut Info, hints: Option<&Info>) -> Result<()> {
     }
     // A key must keep out peers of connectionless endpoints. Connected endpoints over cards may ignore a key, because
     // their program accepts or rejects each peer.
-    let unheeded = info.ep_type == EP_RDM && info.auth_key.is_some() && !provider(info)?.heeds_keys();
+    let unenforced = info.ep_type == EP_RDM && info.auth_key.is_some() && !provider(info)?.enforces_auth_key();
     match (&info.reason, hints) {
         (Some(e), _) => Err(e.clone()),
-        (None, _) if unheeded => Err(Error::fixed(
+        (None, _) if unenforced => Err(Error::fixed(
             errno::EOPNOTSUPP,
             "hints->auth_key: a provider of this set cannot authenticate a peer by a key; use tcp, or leave auth_key NULL",
         )),

@@ -108,8 +108,8 @@ impl Pep {
     }
 
     /// A number that changes when the set of descriptors to watch changes.
-    pub(crate) fn watched(&self) -> u64 {
-        self.prov.watched()
+    pub(crate) fn watch_version(&self) -> u64 {
+        self.prov.watch_version()
     }
 
     pub(crate) fn watch(&self, poller: &Poller) -> Result<()> {

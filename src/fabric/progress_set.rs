@@ -184,14 +184,14 @@ impl ProgressSet {
     }
 
     /// The active endpoints, whose descriptors a sleeping thread watches one by one, and the set that watches the idle ones.
-    pub fn awake(&self) -> (Vec<EpRef>, Option<Arc<IdleSet>>) {
+    pub fn active_and_idle_set(&self) -> (Vec<EpRef>, Option<Arc<IdleSet>>) {
         let mut members = self.members.lock();
         members.park_idle();
         (members.active.clone(), members.at.clone())
     }
 
     /// The longest time that a thread may sleep on the object before the time of an idle endpoint comes.
-    pub fn nap_ns(&self) -> u64 {
+    pub fn sleep_limit_ns(&self) -> u64 {
         let due = self.members.lock().dues.first().map(|(due, _)| *due);
         due.map_or(u64::MAX, |due| due.saturating_sub(time::now_ns()).max(1))
     }

@@ -19,7 +19,7 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::sync::Arc;
 
 /// The longest sleep, if no endpoint has to act by itself before.
-const LONG_NAP: u64 = 1_000_000_000;
+const LONG_SLEEP_NS: u64 = 1_000_000_000;
 
 /// The endpoints and passive endpoints on which a wait makes progress.
 pub(crate) struct Driven<'a> {
@@ -32,7 +32,7 @@ pub(crate) struct Driven<'a> {
 
 impl<'a> Driven<'a> {
     pub fn new(set: &'a ProgressSet, peps: Vec<Arc<Pep>>) -> Driven<'a> {
-        let (eps, idle_set) = set.awake();
+        let (eps, idle_set) = set.active_and_idle_set();
         Driven { set, eps, idle_set, peps }
     }
 
@@ -68,7 +68,7 @@ impl<'a> Driven<'a> {
                 Ok(Some(Fences::Full)) => fences = fences.or(Some(Fences::Full)),
                 Ok(None) => {}
                 Err(e) => {
-                    self.eps[..=i].iter().for_each(|ep| ep.prov().awake(Some(poller)));
+                    self.eps[..=i].iter().for_each(|ep| ep.prov().end_sleep(Some(poller)));
                     failed = Some(e);
                     break;
                 }
@@ -78,31 +78,31 @@ impl<'a> Driven<'a> {
             return Err(e);
         }
         if let Err(e) = self.peps.iter().try_for_each(|pep| pep.watch(poller)) {
-            self.awake(Some(poller));
+            self.end_sleep(Some(poller));
             return Err(e);
         }
         let Some(f) = fences else { return Ok(()) };
         // Without the barrier, a peer might not see that this thread has to be woken.
-        barrier(f).inspect_err(|_| self.awake(Some(poller)))
+        barrier(f).inspect_err(|_| self.end_sleep(Some(poller)))
     }
 
     /// The last look before sleeping. False: the caller must not sleep, because something has arrived, or because the
     /// look itself has opened or connected a socket, which nobody watches yet.
     pub fn look(&self) -> bool {
-        let before = self.watched();
-        !self.progress() && self.eps.iter().all(|e| e.may_sleep()) && self.watched() == before
+        let before = self.watch_version();
+        !self.progress() && self.eps.iter().all(|e| e.may_sleep()) && self.watch_version() == before
     }
 
     /// A number that changes when the set of descriptors to watch changes.
-    pub fn watched(&self) -> u64 {
-        let eps = self.eps.iter().map(|e| e.prov().watched());
-        let all = eps.chain(self.peps.iter().map(|p| p.watched()));
+    pub fn watch_version(&self) -> u64 {
+        let eps = self.eps.iter().map(|e| e.prov().watch_version());
+        let all = eps.chain(self.peps.iter().map(|p| p.watch_version()));
         all.fold(0, |sum, n| sum.wrapping_mul(0x100_0000_01b3).wrapping_add(n))
     }
 
     /// Undoes `sleep` on `poller`.
-    pub fn awake(&self, poller: Option<&Poller>) {
-        self.eps.iter().for_each(|e| e.prov().awake(poller));
+    pub fn end_sleep(&self, poller: Option<&Poller>) {
+        self.eps.iter().for_each(|e| e.prov().end_sleep(poller));
     }
 
     /// As `look`, before a poll of the caller's own. The descriptor's timer then ends the poll at deadlines, and soon if an
@@ -111,7 +111,7 @@ impl<'a> Driven<'a> {
         if !self.look() {
             return Ok(false);
         }
-        let nap = self.nap_ns();
+        let nap = self.sleep_limit_ns();
         if nap < u64::MAX {
             poller.set_timer(Some(nap))?;
         }
@@ -119,10 +119,10 @@ impl<'a> Driven<'a> {
     }
 
     /// The longest time that a thread may sleep; `u64::MAX`: until something wakes it.
-    pub fn nap_ns(&self) -> u64 {
+    pub fn sleep_limit_ns(&self) -> u64 {
         const STALLED: u64 = 50_000;
-        let naps = self.eps.iter().map(|e| if e.is_stalled() { e.nap_ns().min(STALLED) } else { e.nap_ns() });
-        naps.fold(self.set.nap_ns(), u64::min)
+        let limits = self.eps.iter().map(|e| if e.is_stalled() { e.sleep_limit_ns().min(STALLED) } else { e.sleep_limit_ns() });
+        limits.fold(self.set.sleep_limit_ns(), u64::min)
     }
 }
 
@@ -207,7 +207,7 @@ impl<'a> Wait<'a> {
             }
             let got = ready();
             if got.is_none() && quiet {
-                let longest = self.set.as_ref().map_or(LONG_NAP, Driven::nap_ns).min(LONG_NAP).min(self.until - now);
+                let longest = self.set.as_ref().map_or(LONG_SLEEP_NS, Driven::sleep_limit_ns).min(LONG_SLEEP_NS).min(self.until - now);
                 let idle_set = self.set.as_ref().and_then(|d| d.idle_set.as_deref()).map_or(-1, |idle_set| idle_set.as_fd().as_raw_fd());
                 return Ok(Step::Sleep(SleepRequest { fds: [asleep.raw_fd(), idle_set], ns: longest }));
             }
@@ -222,7 +222,7 @@ impl<'a> Wait<'a> {
     fn wake(&mut self) {
         let asleep = self.asleep.take();
         if let Some(d) = &self.set {
-            d.awake(asleep.as_deref());
+            d.end_sleep(asleep.as_deref());
             d.progress();
         }
         drop(asleep);
@@ -236,7 +236,7 @@ impl<'a> Wait<'a> {
 impl Drop for Wait<'_> {
     fn drop(&mut self) {
         if let (Some(asleep), Some(d)) = (&self.asleep, &self.set) {
-            d.awake(Some(asleep));
+            d.end_sleep(Some(asleep));
         }
     }
 }

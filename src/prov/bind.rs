@@ -118,7 +118,7 @@ pub struct Bindings {
     arrivals: usize,
     pub ends: Arc<Ends>,
     /// The latest time until which a thread sleeps on the endpoint.
-    naps_until: Cell<u64>,
+    sleeps_until: Cell<u64>,
     /// The operations of this side that have not been reported yet, if completions are to come in the order of posting.
     sent: Option<Box<RefCell<Order<Ended>>>>,
     /// Receives that were matched and are not complete, and the later arrivals, which are reported after them.
@@ -245,16 +245,16 @@ impl Bindings {
         self.drivers.notify();
     }
 
-    /// Remembers that threads sleep on the endpoint for at most `nap_ns`, which the endpoint has worked out itself.
-    pub fn sleeps(&self, now: u64, nap_ns: u64) -> u64 {
-        self.naps_until.set(now.saturating_add(nap_ns));
-        nap_ns
+    /// Remembers that threads sleep on the endpoint for at most `limit_ns`, which the endpoint has worked out itself.
+    pub fn sleeps(&self, now: u64, limit_ns: u64) -> u64 {
+        self.sleeps_until.set(now.saturating_add(limit_ns));
+        limit_ns
     }
 
     /// An operation with this deadline was posted: wakes sleeping threads that would sleep beyond it.
     #[inline]
     pub fn expires(&self, deadline: u64) {
-        if deadline < self.naps_until.get() {
+        if deadline < self.sleeps_until.get() {
             self.wake_sleepers();
         }
     }

@@ -74,7 +74,7 @@ pub trait Provider: Sync {
 
     /// True if `info->auth_key` keeps out peers that do not know the key. If not, a connectionless endpoint over this
     /// provider refuses to take a key.
-    fn heeds_keys(&self) -> bool {
+    fn enforces_auth_key(&self) -> bool {
         true
     }
 
@@ -177,7 +177,7 @@ pub trait Domain: Send + Sync {
     }
 
     /// True if a region may be closed while a peer reads it, so that the read fails and the connection stays.
-    fn can_cut_off(&self) -> bool {
+    fn can_revoke(&self) -> bool {
         true
     }
 
@@ -339,15 +339,15 @@ pub trait Endpoint: Send + Sync {
     }
 
     /// Undoes one `sleep`, after the thread has woken or has not slept.
-    fn awake(&self, _poller: Option<&Poller>) {}
+    fn end_sleep(&self, _poller: Option<&Poller>) {}
 
     /// The longest time that a thread may sleep before this endpoint has to act by itself, for a deadline for example.
-    fn nap_ns(&self) -> u64 {
+    fn sleep_limit_ns(&self) -> u64 {
         u64::MAX
     }
 
     /// A number that changes when the set of descriptors to watch changes.
-    fn watched(&self) -> u64 {
+    fn watch_version(&self) -> u64 {
         0
     }
 
@@ -439,7 +439,7 @@ pub trait Listener: Send {
     fn poll(&mut self) -> (Vec<Box<dyn Request>>, Option<Error>);
 
     /// A number that changes when the set of descriptors to watch changes.
-    fn watched(&self) -> u64 {
+    fn watch_version(&self) -> u64 {
         0
     }
 

@@ -149,8 +149,8 @@ impl EndpointCore {
         self.prov.is_stalled() || (!self.lists.is_idle() && self.lists.next_look().1)
     }
 
-    pub fn nap_ns(&self) -> u64 {
-        let nap = self.prov.nap_ns();
+    pub fn sleep_limit_ns(&self) -> u64 {
+        let nap = self.prov.sleep_limit_ns();
         if self.lists.is_idle() {
             return nap;
         }

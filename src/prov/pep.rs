@@ -112,8 +112,8 @@ impl PassiveEndpoint {
     }
 
     /// A number that changes when the set of descriptors to watch changes.
-    pub fn watched(&self) -> u64 {
-        self.inner.lock().listener.as_ref().map_or(0, |l| l.watched())
+    pub fn watch_version(&self) -> u64 {
+        self.inner.lock().listener.as_ref().map_or(0, |l| l.watch_version())
     }
 
     pub fn watch(&self, poller: &Poller) -> Result<()> {

@@ -286,13 +286,13 @@ impl prov::Endpoint for Endpoint {
         s.lanes.is_handled() && s.lanes.each().all(|link| link.ep.may_sleep())
     }
 
-    fn awake(&self, poller: Option<&Poller>) {
+    fn end_sleep(&self, poller: Option<&Poller>) {
         let mut s = self.state.lock();
         s.sleepers = s.sleepers.saturating_sub(1);
-        s.lanes.each().for_each(|link| link.ep.awake(poller));
+        s.lanes.each().for_each(|link| link.ep.end_sleep(poller));
     }
 
-    fn nap_ns(&self) -> u64 {
+    fn sleep_limit_ns(&self) -> u64 {
         /// Longest sleep of a thread while a peer has to be dialed again, a lane or region has to be closed, or lanes are not
         /// polled because the program's queue is full.
         const RECHECK_NS: u64 = 10_000_000;
@@ -304,14 +304,14 @@ impl prov::Endpoint for Endpoint {
         let idle = !s.peers.is_awaiting() && !s.lanes.is_closing() && !s.exposed.is_closing();
         // No event announces that the program has made room in its queue, so a sleeping thread wakes to look for room too.
         let own = if idle && (s.reports.polls_lanes() || s.closed) { own } else { own.min(RECHECK_NS) };
-        let nap = s.lanes.each().map(|link| link.ep.nap_ns()).fold(own, u64::min);
+        let nap = s.lanes.each().map(|link| link.ep.sleep_limit_ns()).fold(own, u64::min);
         s.bind.sleeps(now, nap)
     }
 
-    fn watched(&self) -> u64 {
+    fn watch_version(&self) -> u64 {
         let s = self.state.lock();
-        let lanes = s.lanes.each().map(|link| link.ep.watched() ^ link.number as u64);
-        let all = lanes.chain(s.listeners.watched());
+        let lanes = s.lanes.each().map(|link| link.ep.watch_version() ^ link.number as u64);
+        let all = lanes.chain(s.listeners.watch_versions());
         all.fold(0, |sum, n| sum.wrapping_mul(0x100_0000_01b3).wrapping_add(n + 1))
     }
 

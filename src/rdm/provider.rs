@@ -161,8 +161,8 @@ impl Provider for LaneSet {
         Offer { name: self.name, usable, facts: Vec::new() }
     }
 
-    fn heeds_keys(&self) -> bool {
-        self.providers().is_ok_and(|all| all.iter().all(|p| p.heeds_keys()))
+    fn enforces_auth_key(&self) -> bool {
+        self.providers().is_ok_and(|all| all.iter().all(|p| p.enforces_auth_key()))
     }
 
     fn candidates(&self, ask: &Ask<'_>) -> Vec<Info> {

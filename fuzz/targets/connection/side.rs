@@ -263,7 +263,7 @@ impl Side {
     /// Makes the queries that a program makes now and then.
     pub fn look(&self, key: u64) {
         self.endpoint.may_sleep();
-        self.endpoint.nap_ns();
+        self.endpoint.sleep_limit_ns();
         self.endpoint.is_stalled();
         self.endpoint.stats();
         let _ = (self.endpoint.report(0, key, 0), self.endpoint.peer_address());

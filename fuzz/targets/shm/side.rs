@@ -376,9 +376,9 @@ impl Side {
                 self.head.prov().sleep(&self.poller).expect("may sleep");
                 self.head.prov().progress(true);
                 self.head.prov().may_sleep();
-                self.head.prov().nap_ns();
-                self.head.prov().awake(Some(&self.poller));
-                self.head.prov().watched();
+                self.head.prov().sleep_limit_ns();
+                self.head.prov().end_sleep(Some(&self.poller));
+                self.head.prov().watch_version();
             }),
             1 => self.options(input.byte()),
             _ => {

@@ -146,7 +146,7 @@ fn few_endpoints_have_every_turn() {
         group.set.turn();
         assert_eq!(group.turns(), FEW);
     }
-    assert!(group.set.awake().1.is_none());
+    assert!(group.set.active_and_idle_set().1.is_none());
 }
 
 #[test]
@@ -159,7 +159,7 @@ fn of_many_endpoints_only_the_active_have_turns() {
         group.set.turn();
         assert_eq!(group.turns(), 2, "the busy one, and the last");
     }
-    assert!(group.set.awake().0.len() <= FEW && group.set.awake().1.is_some());
+    assert!(group.set.active_and_idle_set().0.len() <= FEW && group.set.active_and_idle_set().1.is_some());
 }
 
 #[test]
@@ -170,7 +170,7 @@ fn arriving_bytes_end_idleness() {
     group.set.turn();
     group.peers[3].write_all(b"early").unwrap();
     group.seen.iter().for_each(|s| s.busy.store(false, Relaxed));
-    group.set.awake();
+    group.set.active_and_idle_set();
     group.turns();
     let woken = group.wakes.load(Relaxed);
     assert!(group.set.turn(), "it came before the endpoint rested");
@@ -193,7 +193,7 @@ fn a_call_or_a_time_ends_idleness() {
     let group = Group::of(20);
     group.seen[4].due.store(time::now_ns() + 5_000_000, Relaxed);
     group.set.turn();
-    assert!(group.set.nap_ns() <= 5_000_000);
+    assert!(group.set.sleep_limit_ns() <= 5_000_000);
     group.turns();
     let (at, number) = group.seen[9].idle_set.lock().unwrap().clone().unwrap();
     at.call(number);
@@ -204,7 +204,7 @@ fn a_call_or_a_time_ends_idleness() {
     std::thread::sleep(std::time::Duration::from_millis(6));
     group.set.turn();
     assert!(group.turned(4));
-    assert_eq!(group.set.nap_ns(), u64::MAX);
+    assert_eq!(group.set.sleep_limit_ns(), u64::MAX);
 }
 
 #[test]

@@ -346,7 +346,7 @@ impl prov::Endpoint for Endpoint {
     }
 
     /// A number that changes whenever `sleep` would watch other sockets.
-    fn watched(&self) -> u64 {
+    fn watch_version(&self) -> u64 {
         let s = self.state.lock();
         let connecting = match &s.phase {
             Phase::Connecting(c) => match &c.stage {
@@ -367,20 +367,20 @@ impl prov::Endpoint for Endpoint {
 
     /// Undoes one `sleep`. If another thread still sleeps on this endpoint, sets the sleep mark again, because the
     /// packet that woke this thread may have been meant for that other thread.
-    fn awake(&self, _poller: Option<&Poller>) {
+    fn end_sleep(&self, _poller: Option<&Poller>) {
         let mut s = self.state.lock();
         s.sleepers = s.sleepers.saturating_sub(1);
         let others = s.sleepers > 0;
         let Some(conn) = &s.conn else { return };
         if !others {
-            return conn.link.awake();
+            return conn.link.end_sleep();
         }
         conn.link.renew_sleep();
         s.progress(&self.domain, true);
     }
 
     /// The longest time to sleep: until this endpoint has work that no packet announces.
-    fn nap_ns(&self) -> u64 {
+    fn sleep_limit_ns(&self) -> u64 {
         const LONG: u64 = u64::MAX;
         /// The nap while something may happen that no packet announces (1 ms).
         const SHORT: u64 = 1_000_000;

@@ -204,7 +204,7 @@ impl prov::Endpoint for Endpoint {
     }
 
     /// A value that changes when other descriptors are to be watched. Attempts do not count, because an acceptor watches its own.
-    fn watched(&self) -> u64 {
+    fn watch_version(&self) -> u64 {
         let s = self.state.lock();
         let dial = match &s.phase {
             Phase::Connecting { stage, .. } => stage.fd().map(|(fd, writes)| (fd.as_raw_fd(), writes)),
@@ -224,7 +224,7 @@ impl prov::Endpoint for Endpoint {
     }
 
     /// Undoes one `sleep`. The sockets leave the poller, because the kernel does more work for each packet of a watched socket.
-    fn awake(&self, poller: Option<&Poller>) {
+    fn end_sleep(&self, poller: Option<&Poller>) {
         let mut s = self.state.lock();
         s.sleepers = s.sleepers.saturating_sub(1);
         if let (0, Some(rails)) = (s.sleepers, s.conn.as_ref().and_then(|conn| conn.rails())) {
@@ -237,7 +237,7 @@ impl prov::Endpoint for Endpoint {
     }
 
     /// The time that a thread may sleep before this endpoint has work without an arrival.
-    fn nap_ns(&self) -> u64 {
+    fn sleep_limit_ns(&self) -> u64 {
         const LONG: u64 = u64::MAX;
         const SHORT: u64 = 1_000_000;
         /// Bound while an address is dialed, because the host's next address is tried after a while.
@@ -250,7 +250,7 @@ impl prov::Endpoint for Endpoint {
             Phase::Connecting { deadline, .. } => until(*deadline),
             _ => until(s.earliest)
                 .min(s.conn.as_ref().map_or(LONG, |c| c.streams_nap_ns().min(until(c.keepalive_due()))))
-                .min(s.conn.as_ref().and_then(|c| c.connector.as_ref()).map_or(LONG, |j| j.nap_ns()))
+                .min(s.conn.as_ref().and_then(|c| c.connector.as_ref()).map_or(LONG, |j| j.sleep_limit_ns()))
                 .min(s.faults.as_ref().map_or(LONG, |f| until(f.next()))),
         };
         s.bind.sleeps(now, nap)

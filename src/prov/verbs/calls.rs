@@ -327,7 +327,7 @@ impl prov::Endpoint for Endpoint {
     }
 
     /// The number changes when the set of descriptors to watch changes.
-    fn watched(&self) -> u64 {
+    fn watch_version(&self) -> u64 {
         u64::from(self.shared.state.lock().link.has_channel())
     }
 
@@ -337,16 +337,16 @@ impl prov::Endpoint for Endpoint {
         !self.shared.state.lock().has_parcels()
     }
 
-    fn awake(&self, _poller: Option<&Poller>) {
+    fn end_sleep(&self, _poller: Option<&Poller>) {
         let queues = {
             let s = self.shared.state.lock();
             self.queues(&s)
         };
-        queues.for_each(|cq| cq.awake());
+        queues.for_each(|cq| cq.end_sleep());
     }
 
     /// The longest time, in nanoseconds, that a thread may sleep before this endpoint has to do something by itself.
-    fn nap_ns(&self) -> u64 {
+    fn sleep_limit_ns(&self) -> u64 {
         const LONG: u64 = u64::MAX;
         const SHORT: u64 = 1_000_000;
         let s = self.shared.state.lock();

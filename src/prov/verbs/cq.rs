@@ -207,7 +207,7 @@ impl Cq {
     }
 
     /// Undoes one `sleep`. The event that woke this thread may have been the only one for another sleeper, so the queue is armed again.
-    pub fn awake(&self) {
+    pub fn end_sleep(&self) {
         let others = self.sleepers.fetch_sub(1, Ordering::Relaxed) > 1;
         self.raw.drain_events();
         if others && let Err(e) = self.raw.arm() {

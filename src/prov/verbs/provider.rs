@@ -49,7 +49,7 @@ impl Provider for Verbs {
     }
 
     /// False: a card accepts every host that reaches the port, so a key would keep nobody out.
-    fn heeds_keys(&self) -> bool {
+    fn enforces_auth_key(&self) -> bool {
         false
     }
 
@@ -175,7 +175,7 @@ impl prov::Domain for Domain {
     }
 
     /// False: if a peer reads with a revoked key, the device ends the connection.
-    fn can_cut_off(&self) -> bool {
+    fn can_revoke(&self) -> bool {
         false
     }
 

@@ -39,8 +39,8 @@ impl Listener for MatchingListener {
         (callers, trouble)
     }
 
-    fn watched(&self) -> u64 {
-        self.0.watched()
+    fn watch_version(&self) -> u64 {
+        self.0.watch_version()
     }
 
     fn watch(&self, poller: &Poller) -> Result<()> {

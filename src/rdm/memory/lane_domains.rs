@@ -217,7 +217,7 @@ impl Domain {
 
     /// True if an exposed region can be closed while the peer may be reading it, so that only that read fails.
     pub fn can_revoke(&self, lane: usize) -> bool {
-        self.lanes.get(lane).is_none_or(|lane| lane.domain.can_cut_off())
+        self.lanes.get(lane).is_none_or(|lane| lane.domain.can_revoke())
     }
 
     /// Tries to close an exposed region. True if the region is busy because the peer may be reading; the caller has to

@@ -53,7 +53,7 @@ impl Listeners {
     }
 
     /// For each listener, a number that changes when the set of its descriptors to watch changes.
-    pub fn watched(&self) -> impl Iterator<Item = u64> {
-        self.all.iter().map(|acceptor| acceptor.listener.watched())
+    pub fn watch_versions(&self) -> impl Iterator<Item = u64> {
+        self.all.iter().map(|acceptor| acceptor.listener.watch_version())
     }
 }

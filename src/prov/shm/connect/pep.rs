@@ -41,7 +41,7 @@ impl prov::Listener for Listener {
 
     /// Changes when the acceptor is made. The acceptor's one descriptor watches all connections without an
     /// introduction.
-    fn watched(&self) -> u64 {
+    fn watch_version(&self) -> u64 {
         u64::from(self.acceptor.is_some())
     }
 

@@ -170,7 +170,7 @@ impl Link {
     }
 
     /// Clears the mark of [`Link::sleep`].
-    pub fn awake(&self) {
+    pub fn end_sleep(&self) {
         sleep::clear(self.mine.sleeping());
     }
 

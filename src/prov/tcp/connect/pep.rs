@@ -78,7 +78,7 @@ impl prov::Listener for Listener {
     }
 
     /// The acceptor watches its own attempts, so the set of descriptors changes only once.
-    fn watched(&self) -> u64 {
+    fn watch_version(&self) -> u64 {
         u64::from(self.acceptor.is_some())
     }
 

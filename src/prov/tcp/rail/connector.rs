@@ -204,13 +204,13 @@ impl RailConnector {
     }
 
     /// The time that a thread may sleep before `look` is due.
-    pub fn nap_ns(&self) -> u64 {
+    pub fn sleep_limit_ns(&self) -> u64 {
         let rails = self.rails.lock();
         let calling = match &self.role {
             Role::Dials(attempts, _) => (0..attempts.len()).any(|i| !rails.is_up(i)),
             Role::Listens(_) => false,
         };
-        let nap = rails.nap_ns(config::get().tcp.rail_timeout_ms);
+        let nap = rails.sleep_limit_ns(config::get().tcp.rail_timeout_ms);
         let nap = if rails.events.is_empty() { nap } else { nap.min(TELL_NS) };
         let nap = if rails.is_undecided() { LOOK_NS } else { nap };
         if calling { nap.min(5 * LOOK_NS) } else { nap }

@@ -444,7 +444,7 @@ impl Rails {
     }
 
     /// The time that a thread may sleep before `look_after` is due.
-    pub fn nap_ns(&self, silence_ms: u32) -> u64 {
+    pub fn sleep_limit_ns(&self, silence_ms: u32) -> u64 {
         let busy = !self.all_taken() || !self.is_out();
         if busy { 20_000_000 } else { u64::from(silence_ms) * 500_000 }
     }

@@ -165,7 +165,7 @@ impl FromStr for Address {
                 host(name, port(after)?)?
             }
         };
-        let token = token.map(door).transpose()?;
+        let token = token.map(parse_token).transpose()?;
         let address = Address { host, token };
         if address.token.is_some() && address.port() == 0 {
             return Err(invalid("port", "the address of an endpoint needs a port"));
@@ -179,7 +179,7 @@ impl FromStr for Address {
 }
 
 /// Parses a token: 16 hexadecimal digits in lower case, not all of them 0.
-fn door(text: &str) -> Result<u64> {
+fn parse_token(text: &str) -> Result<u64> {
     let digits = text.len() == 16 && text.bytes().all(|b| b.is_ascii_digit() || (b'a'..=b'f').contains(&b));
     match u64::from_str_radix(text, 16) {
         Ok(token) if digits && token != 0 => Ok(token),

@@ -156,7 +156,7 @@ impl prov::Listener for Listener {
         }
     }
 
-    fn watched(&self) -> u64 {
+    fn watch_version(&self) -> u64 {
         1
     }
 

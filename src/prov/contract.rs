@@ -158,15 +158,15 @@ pub trait Domain: Send + Sync {
     /// program may have. The layer above counts both.
     fn make_room(&self) {}
 
-    /// Registers one range of host memory for reading by peers, until `take_back`. The provider chooses the key, whatever
+    /// Registers one range of host memory for reading by peers, until `close_exposed`. The provider chooses the key, whatever
     /// `mr_mode` says. `None`: nothing was done, and the caller is to use `register`.
-    fn lend(&self, _iov: Iov) -> Option<RegionId> {
+    fn expose(&self, _iov: Iov) -> Option<RegionId> {
         None
     }
 
     /// As `try_close_region`, for memory whose key was given to at most one peer, after that peer has said that it is
     /// finished with the memory.
-    fn take_back(&self, id: RegionId) -> Result<()> {
+    fn close_exposed(&self, id: RegionId) -> Result<()> {
         self.try_close_region(id)
     }
 

@@ -172,18 +172,18 @@ impl prov::Domain for Domain {
         self.regions.lock().make_room();
     }
 
-    /// As `register_fast`, for memory that the library lends to one peer. The key is the provider's and contains the
+    /// As `register_fast`, for memory that the library exposes to one peer. The key is the provider's and contains the
     /// entry's index, so it needs no place in the hash table of keys.
     #[inline]
-    fn lend(&self, iov: Iov) -> Option<RegionId> {
-        self.regions.lock().lend(&self.table, self.modes, iov)
+    fn expose(&self, iov: Iov) -> Option<RegionId> {
+        self.regions.lock().expose(&self.table, self.modes, iov)
     }
 
-    /// Closes a lent region without the barrier. Only one peer was told the key, and that peer has reported the end of
+    /// Closes an exposed region without the barrier. Only one peer was told the key, and that peer has reported the end of
     /// its last copy, so no peer can be inside. A peer that lies can read no more than a peer that keeps a mapping.
     /// Copies that this process makes for the peer count as users of the region; while one runs, the close fails.
     #[inline]
-    fn take_back(&self, id: RegionId) -> Result<()> {
+    fn close_exposed(&self, id: RegionId) -> Result<()> {
         if self.regions.lock().close_fast(&self.table, id) {
             return Ok(());
         }
@@ -241,28 +241,28 @@ mod tests {
         let iov = unsafe { Iov::of(&bytes) };
         let chosen = Attr { source: Source::Iov(&[iov]), requested_key: 77, ..Attr::plain(Access::REMOTE_READ) };
         let other = domain.register(&chosen).unwrap();
-        let lent = domain.lend(iov).expect("host memory");
-        assert_eq!((domain.table.find(lent.key).unwrap(), domain.table.find(77).unwrap()), (Some(lent.index()), Some(other.index())));
-        assert!(domain.pin(lent.key, bytes.as_ptr() as u64, 1, Access::REMOTE_WRITE, true).is_err());
-        let pin = domain.pin(lent.key, bytes.as_ptr() as u64, 4096, Access::REMOTE_READ, true).unwrap();
-        assert!(domain.take_back(lent).is_err_and(|e| e.errno == errno::EBUSY));
-        assert_eq!(domain.table.find(lent.key).unwrap(), None, "no copy can start");
-        assert!(domain.pin(lent.key, bytes.as_ptr() as u64, 1, Access::REMOTE_READ, true).is_err());
+        let exposed = domain.expose(iov).expect("host memory");
+        assert_eq!((domain.table.find(exposed.key).unwrap(), domain.table.find(77).unwrap()), (Some(exposed.index()), Some(other.index())));
+        assert!(domain.pin(exposed.key, bytes.as_ptr() as u64, 1, Access::REMOTE_WRITE, true).is_err());
+        let pin = domain.pin(exposed.key, bytes.as_ptr() as u64, 4096, Access::REMOTE_READ, true).unwrap();
+        assert!(domain.close_exposed(exposed).is_err_and(|e| e.errno == errno::EBUSY));
+        assert_eq!(domain.table.find(exposed.key).unwrap(), None, "no copy can start");
+        assert!(domain.pin(exposed.key, bytes.as_ptr() as u64, 1, Access::REMOTE_READ, true).is_err());
         domain.regions.lock().unpin(pin);
-        domain.take_back(lent).unwrap();
+        domain.close_exposed(exposed).unwrap();
         assert!(domain.links.lock().closing.is_empty());
         for _ in 0..3 {
-            let lent = domain.lend(iov).unwrap();
-            domain.take_back(lent).unwrap();
-            assert!(domain.pin(lent.key, bytes.as_ptr() as u64, 1, Access::REMOTE_READ, true).is_err());
+            let exposed = domain.expose(iov).unwrap();
+            domain.close_exposed(exposed).unwrap();
+            assert!(domain.pin(exposed.key, bytes.as_ptr() as u64, 1, Access::REMOTE_READ, true).is_err());
         }
         let pin = domain.pin(77, bytes.as_ptr() as u64, 4096, Access::REMOTE_READ, true).unwrap();
         domain.regions.lock().unpin(pin);
         // Memory for which a driver might have to be asked is registered in the usual way.
-        domain.take_back(other).unwrap();
+        domain.close_exposed(other).unwrap();
         assert_eq!(domain.in_use(), (0, 0));
         // SAFETY: the memory that these ranges name is never accessed.
         let wrong = [unsafe { Iov::new(0, 8) }, unsafe { Iov::new(8, 0) }, unsafe { Iov::new(usize::MAX, 8) }];
-        assert!(wrong.iter().all(|iov| domain.lend(*iov).is_none()));
+        assert!(wrong.iter().all(|iov| domain.expose(*iov).is_none()));
     }
 }

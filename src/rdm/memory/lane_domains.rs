@@ -156,7 +156,7 @@ impl Domain {
     pub fn expose(&self, lane: usize, site: Site, iov: Iov, desc: u64) -> Result<(RegionId, u64, u64)> {
         let at = lane;
         let Some(lane) = self.lanes.get(at) else { return Err(Error::fixed(errno::EINVAL, "no such lane")) };
-        let fast = if site.is_host() { lane.domain.lend(iov) } else { None };
+        let fast = if site.is_host() { lane.domain.expose(iov) } else { None };
         let id = match fast {
             Some(id) => id,
             None if !site.is_host() && lane.provider.reach() == Reach::Devices => self.expose_device(at, site, iov, desc)?,
@@ -245,7 +245,7 @@ impl Domain {
             self.quota.give_back();
             return false;
         }
-        self.closing_is_busy(lane, |domain| domain.take_back(id))
+        self.closing_is_busy(lane, |domain| domain.close_exposed(id))
     }
 
     /// Takes over exposed regions that nobody else will close, for example those that a closing endpoint could not close.

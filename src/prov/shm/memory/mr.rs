@@ -125,7 +125,7 @@ impl Regions {
     /// Makes a region of the library's own, from which a peer may read a single message. As `register_fast`, but also
     /// in domains whose callers choose keys and addresses.
     #[inline]
-    pub fn lend(&mut self, table: &Table, modes: Modes, iov: Iov) -> Option<RegionId> {
+    pub fn expose(&mut self, table: &Table, modes: Modes, iov: Iov) -> Option<RegionId> {
         let simple = self.faults.is_none() && location::check_range(&iov, 0).is_ok();
         if simple { self.register_one(table, modes, iov, Access::REMOTE_READ) } else { None }
     }

@@ -24,7 +24,7 @@ use std::sync::Arc;
 pub use crate::mr::key::INDEX_BITS;
 use crate::mr::key::OWN_REGIONS;
 pub const MAX_REGIONS: usize = OWN_REGIONS;
-/// Entries for the program's regions, and for regions that the library itself lends to peers.
+/// Entries for the program's regions, and for regions that the library itself exposes to peers.
 const ENTRIES: usize = 1 << INDEX_BITS;
 const _: () = assert!(INDEX_BITS < gate::PLACE_BITS);
 pub const MAX_EXTENTS: usize = 1 << 15;

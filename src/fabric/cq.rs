@@ -33,7 +33,7 @@ pub struct Cq {
     descriptor: Descriptor,
     /// The number of reads that found entries, of which every 64th also makes progress. The number is approximate,
     /// because threads add without a lock.
-    full_turns: AtomicU32,
+    reads_with_entries: AtomicU32,
     set: ProgressSet,
 }
 
@@ -68,7 +68,7 @@ impl Cq {
             format,
             pauses: domain.prov.polls_memory(),
             descriptor: Descriptor::new("cq"),
-            full_turns: AtomicU32::new(0),
+            reads_with_entries: AtomicU32::new(0),
             set,
         }))
     }
@@ -111,11 +111,11 @@ impl Cq {
         // SAFETY: the domain has no locks, so calls do not overlap. No function of a queue keeps its access to the
         // entries after its return, and `each` gets one entry at a time.
         let mut entries = unsafe { self.queue.promised() }?;
-        let turn = self.full_turns.load(Ordering::Relaxed).wrapping_add(1);
-        if entries.is_empty() || turn & 63 == 0 || count == 0 || self.descriptor.is_armed() {
+        let reads = self.reads_with_entries.load(Ordering::Relaxed).wrapping_add(1);
+        if entries.is_empty() || reads & 63 == 0 || count == 0 || self.descriptor.is_armed() {
             return None;
         }
-        self.full_turns.store(turn, Ordering::Relaxed);
+        self.reads_with_entries.store(reads, Ordering::Relaxed);
         Some(entries.take(count, each))
     }
 
@@ -125,11 +125,11 @@ impl Cq {
         // SAFETY: the domain has no locks, so calls do not overlap, and no function of a queue keeps its access to the
         // entries after its return.
         let mut entries = unsafe { self.queue.promised() }?;
-        let turn = self.full_turns.load(Ordering::Relaxed).wrapping_add(1);
-        if entries.is_empty() || turn & 63 == 0 || count == 0 || self.descriptor.is_armed() {
+        let reads = self.reads_with_entries.load(Ordering::Relaxed).wrapping_add(1);
+        if entries.is_empty() || reads & 63 == 0 || count == 0 || self.descriptor.is_armed() {
             return None;
         }
-        self.full_turns.store(turn, Ordering::Relaxed);
+        self.reads_with_entries.store(reads, Ordering::Relaxed);
         Some(entries.take_from(count, each))
     }
 
@@ -176,9 +176,9 @@ impl Cq {
                 taken => {
                     // Every 64th read makes progress even if the queue never runs empty. Otherwise the death of a peer
                     // would not be noticed.
-                    let full_turns = self.full_turns.load(Ordering::Relaxed).wrapping_add(1);
-                    self.full_turns.store(full_turns, Ordering::Relaxed);
-                    if full_turns & 63 == 0 {
+                    let reads = self.reads_with_entries.load(Ordering::Relaxed).wrapping_add(1);
+                    self.reads_with_entries.store(reads, Ordering::Relaxed);
+                    if reads & 63 == 0 {
                         self.progress();
                     }
                     return taken;

@@ -36,7 +36,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 pub use stream::Stream;
 
 /// The opened interfaces. No interface is ever closed, because streams and imports of unknown lifetime refer to it.
-static UP: [OnceLock<&'static dyn Interface>; 6] = [const { OnceLock::new() }; 6];
+static OPENED: [OnceLock<&'static dyn Interface>; 6] = [const { OnceLock::new() }; 6];
 /// The process that opened each interface.
 static OPENERS: [AtomicU64; 6] = [const { AtomicU64::new(0) }; 6];
 static ANY_OPENED: AtomicBool = AtomicBool::new(false);
@@ -48,8 +48,8 @@ static ABSENT: Mutex<[Option<Error>; 6]> = Mutex::new([const { None }; 6]);
 #[inline]
 pub fn get(iface: Iface) -> Result<&'static dyn Interface> {
     let i = iface as usize;
-    match UP[i].get() {
-        Some(up) if OPENERS[i].load(Ordering::Relaxed) == process::instance().load(Ordering::Relaxed) => Ok(*up),
+    match OPENED[i].get() {
+        Some(interface) if OPENERS[i].load(Ordering::Relaxed) == process::instance().load(Ordering::Relaxed) => Ok(*interface),
         // A driver does not survive a fork, so the child gets an error.
         Some(_) => Err(Error::new(
             errno::EPERM,
@@ -66,8 +66,8 @@ fn open(iface: Iface) -> Result<&'static dyn Interface> {
         return Err(Error::new(errno::ENOSYS, format!("{}: ruled out by GDRFAB_HMEM", iface.name())));
     }
     let mut absent = ABSENT.lock();
-    if let Some(up) = UP[i].get() {
-        return Ok(*up);
+    if let Some(interface) = OPENED[i].get() {
+        return Ok(*interface);
     }
     if let Some(e) = &absent[i] {
         return Err(e.clone());
@@ -84,12 +84,12 @@ fn open(iface: Iface) -> Result<&'static dyn Interface> {
     };
     let opened = if policy.driver.thread && iface != Iface::System { threaded::open(iface.name(), here) } else { here() };
     match opened {
-        Ok(up) => {
+        Ok(interface) => {
             OPENERS[i].store(process::instance().load(Ordering::Relaxed), Ordering::Relaxed);
             if iface != Iface::System {
                 ANY_OPENED.store(true, Ordering::Relaxed);
             }
-            Ok(*UP[i].get_or_init(|| Box::leak(up)))
+            Ok(*OPENED[i].get_or_init(|| Box::leak(interface)))
         }
         Err(e) => {
             let e = e.context(iface.name());
@@ -103,7 +103,7 @@ fn open(iface: Iface) -> Result<&'static dyn Interface> {
 
 /// The interface if it has been opened already. For detection that must not open a driver.
 pub fn opened(iface: Iface) -> Option<&'static dyn Interface> {
-    UP[iface as usize].get().and_then(|_| get(iface).ok())
+    OPENED[iface as usize].get().and_then(|_| get(iface).ok())
 }
 
 /// Asks every vendor that can be used for the allocation that `addr` lies in; host memory if no vendor knows the
@@ -111,13 +111,13 @@ pub fn opened(iface: Iface) -> Option<&'static dyn Interface> {
 pub fn detect(addr: u64) -> Result<Allocation> {
     for iface in Iface::ALL.into_iter().filter(|i| *i != Iface::System) {
         match get(iface) {
-            Ok(up) => {
-                if let Some(found) = up.detect(addr)? {
+            Ok(interface) => {
+                if let Some(found) = interface.detect(addr)? {
                     return Ok(found);
                 }
             }
             // A forked child cannot ask this driver, and the memory may be that vendor's.
-            Err(e) if UP[iface as usize].get().is_some() => return Err(e),
+            Err(e) if OPENED[iface as usize].get().is_some() => return Err(e),
             Err(_) => {}
         }
     }

@@ -68,14 +68,14 @@ pub struct Copier {
 
 /// The helper of this process, started when first needed. A child of a fork starts its own.
 pub fn get() -> Result<&'static Copier> {
-    static NOW: Mutex<Option<(u64, &Copier)>> = Mutex::new(None);
+    static CURRENT: Mutex<Option<(u64, &Copier)>> = Mutex::new(None);
     let instance = process::instance().load(Ordering::Relaxed);
-    let mut now = NOW.lock();
-    match &*now {
+    let mut current = CURRENT.lock();
+    match &*current {
         Some((of, copier)) if *of == instance && copier.serves() => Ok(copier),
         _ => {
             let fresh: &Copier = Box::leak(Box::new(Copier::start()?));
-            *now = Some((instance, fresh));
+            *current = Some((instance, fresh));
             Ok(fresh)
         }
     }

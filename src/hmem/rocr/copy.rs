@@ -8,7 +8,7 @@
 use super::super::chain::{CopyArgs, Engine, Started};
 use super::super::{Dir, Kind};
 use super::driver::{Agent, POINTER_HSA, POINTER_LOCKED, SIGNAL_CONDITION_LT, Signal, WAIT_STATE_BLOCKED, call};
-use super::shared::Shared;
+use super::runtime::Runtime;
 use crate::error::{Error, Result, errno};
 use std::ffi::c_void;
 use std::ptr;
@@ -25,7 +25,7 @@ struct Side {
     open: bool,
 }
 
-impl Shared {
+impl Runtime {
     /// The range `[addr, addr+len)` as a side of a copy. `None`: no agent can access the range unless it is locked
     /// first.
     fn side(&self, addr: u64, len: u64, is_host: bool) -> Result<Option<Side>> {
@@ -83,7 +83,7 @@ impl Shared {
     pub unsafe fn copy_now(self: &Arc<Self>, copy: CopyArgs) -> Result<()> {
         // Between two GPUs the blocking copy goes through host memory, while an engine may copy directly.
         if copy.dir == Dir::Within && self.sides(&copy)?.is_some_and(|(to, from)| to.device != from.device) {
-            let mut engine = Signals { shared: self.clone() };
+            let mut engine = Signals { runtime: self.clone() };
             let mark = engine.new_mark()?;
             // SAFETY: the caller promises that both sides hold `len` bytes; the wait below ends after the copy.
             let started = unsafe { engine.start(copy, None, mark) };
@@ -101,7 +101,7 @@ impl Shared {
 
 /// Copies by engines, each with a signal: 1 while the copy runs, 0 when it is done, negative when it failed.
 pub struct Signals {
-    pub shared: Arc<Shared>,
+    pub runtime: Arc<Runtime>,
 }
 
 impl Engine for Signals {
@@ -110,23 +110,23 @@ impl Engine for Signals {
     fn new_mark(&mut self) -> Result<Signal> {
         let mut signal = Signal::default();
         // SAFETY: `signal` is live; no consumers means that any thread may wait.
-        unsafe { call!(self.shared.hsa, hsa_signal_create(1, 0, ptr::null(), &mut signal))? };
+        unsafe { call!(self.runtime.hsa, hsa_signal_create(1, 0, ptr::null(), &mut signal))? };
         Ok(signal)
     }
 
     fn reset(&mut self, mark: Signal) -> Result<()> {
         // SAFETY: a signal of `new_mark`.
-        unsafe { self.shared.hsa.hsa_signal_store_screlease(mark, 1) }
+        unsafe { self.runtime.hsa.hsa_signal_store_screlease(mark, 1) }
     }
 
     unsafe fn start(&mut self, copy: CopyArgs, after: Option<Signal>, mark: Signal) -> Result<Started> {
-        let Some((to, from)) = self.shared.sides(&copy)? else {
+        let Some((to, from)) = self.runtime.sides(&copy)? else {
             if let Some(after) = after {
                 while !self.wait(after, Duration::from_secs(1)) {}
                 self.finished(after)?;
             }
             // SAFETY: both sides hold `len` bytes until the copy is over, as the caller says.
-            return unsafe { self.shared.copy_blocking(copy) }.map(|()| Started::Done);
+            return unsafe { self.runtime.copy_blocking(copy) }.map(|()| Started::Done);
         };
         let (to_ptr, from_ptr) = (to.at as *mut c_void, from.at as *const c_void);
         let (count, deps) = match &after {
@@ -135,14 +135,14 @@ impl Engine for Signals {
         };
         // SAFETY: both sides stay until the copy is over, as the caller says; both signals are of `new_mark`.
         unsafe {
-            call!(self.shared.hsa, hsa_amd_memory_async_copy(to_ptr, to.agent, from_ptr, from.agent, copy.len, count, deps, mark))?;
+            call!(self.runtime.hsa, hsa_amd_memory_async_copy(to_ptr, to.agent, from_ptr, from.agent, copy.len, count, deps, mark))?;
         }
         Ok(Started::Flying)
     }
 
     fn finished(&mut self, mark: Signal) -> Result<bool> {
         // SAFETY: a signal of `new_mark`.
-        match unsafe { self.shared.hsa.hsa_signal_load_scacquire(mark)? } {
+        match unsafe { self.runtime.hsa.hsa_signal_load_scacquire(mark)? } {
             ..0 => Err(Error::new(errno::EIO, "hsa_amd_memory_async_copy: the copy failed after it was started")),
             value => Ok(value == 0),
         }
@@ -153,7 +153,7 @@ impl Engine for Signals {
         loop {
             // The timeout hint is in ticks of an unknown clock and may be ignored, so the wait is short and repeated.
             // SAFETY: a signal of `new_mark`.
-            let value = unsafe { self.shared.hsa.hsa_signal_wait_scacquire(mark, SIGNAL_CONDITION_LT, 1, 1_000_000, WAIT_STATE_BLOCKED) };
+            let value = unsafe { self.runtime.hsa.hsa_signal_wait_scacquire(mark, SIGNAL_CONDITION_LT, 1, 1_000_000, WAIT_STATE_BLOCKED) };
             match value {
                 Ok(1..) if begin.elapsed() < limit => {}
                 Ok(value) => return value < 1,
@@ -171,11 +171,11 @@ impl Engine for Signals {
         // Copies that wait for this signal wait for 0, which a failed copy never stores. The waiting copies may run
         // now, because nobody uses their results.
         // SAFETY: a signal of `new_mark`.
-        let _ = unsafe { self.shared.hsa.hsa_signal_store_screlease(mark, 0) };
+        let _ = unsafe { self.runtime.hsa.hsa_signal_store_screlease(mark, 0) };
     }
 
     fn destroy(&mut self, mark: Signal) {
         // SAFETY: a signal of `new_mark`, and no copy uses it any more.
-        let _ = unsafe { self.shared.hsa.hsa_signal_destroy(mark) };
+        let _ = unsafe { self.runtime.hsa.hsa_signal_destroy(mark) };
     }
 }

@@ -5,13 +5,13 @@
 //! handle of a process that lives but does not respond takes many seconds. And the runtime does not verify the length
 //! given to an attach, so this file verifies the length.
 //!
-//! `probe.rs` finds the GPUs, `shared.rs` answers questions about addresses, `watch.rs` gives allocations an identity,
+//! `probe.rs` finds the GPUs, `runtime.rs` answers questions about addresses, `watch.rs` gives allocations an identity,
 //! `copy.rs` copies, and `driver.rs` has the runtime's functions.
 
 mod copy;
 mod driver;
 mod probe;
-mod shared;
+mod runtime;
 mod watch;
 
 use super::chain::{Chain, CopyArgs};
@@ -19,7 +19,7 @@ use super::{Allocation, DeviceFacts, Dir, DmaBuf, Export, HANDLE_BYTES, Iface, I
 use crate::error::{Error, Result, errno};
 use driver::*;
 use parking_lot::Mutex;
-use shared::Shared;
+use runtime::Runtime;
 use std::ffi::c_void;
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::ptr;
@@ -28,7 +28,7 @@ use std::sync::Arc;
 /// `Export::how`: an `hsa_amd_ipc_memory_t`.
 const HOW_IPC: u32 = 1;
 
-struct Rocr(Arc<Shared>);
+struct Rocr(Arc<Runtime>);
 
 pub fn open(adopt: bool) -> Result<Box<dyn Interface>> {
     let hsa = Hsa::open(adopt)?;
@@ -43,7 +43,7 @@ pub fn open(adopt: bool) -> Result<Box<dyn Interface>> {
         }
     };
     let (allocs, imports) = (Mutex::default(), Mutex::default());
-    Ok(Box::new(Rocr(Arc::new(Shared { hsa, gpus, cpu, facts, allocs, imports }))))
+    Ok(Box::new(Rocr(Arc::new(Runtime { hsa, gpus, cpu, facts, allocs, imports }))))
 }
 
 impl Interface for Rocr {
@@ -98,7 +98,7 @@ impl Interface for Rocr {
     }
 
     fn import(&self, offer: &Offer<'_>, device: Option<u32>) -> Result<Import> {
-        let shared = &self.0;
+        let runtime = &self.0;
         if offer.how != HOW_IPC || offer.len == 0 {
             return Err(Error::invalid(format!("rocr: the peer offers an invalid handle, of kind {} for {} bytes", offer.how, offer.len)));
         }
@@ -106,26 +106,26 @@ impl Interface for Rocr {
         for (bytes, word) in offer.handle.chunks_exact(4).zip(&mut words) {
             *word = u32::from_ne_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
         }
-        let home = shared.facts.iter().position(|f| f.id == offer.device).map(|i| i as u32);
+        let home = runtime.facts.iter().position(|f| f.id == offer.device).map(|i| i as u32);
         let device = home.or(device).unwrap_or(0);
         let mut at = ptr::null_mut();
         // SAFETY: both pointers are live; an empty list of agents means that every agent of this process may access the
         // memory.
-        unsafe { call!(shared.hsa, hsa_amd_ipc_memory_attach(&words, offer.len as usize, 0, ptr::null(), &mut at))? };
+        unsafe { call!(runtime.hsa, hsa_amd_ipc_memory_attach(&words, offer.len as usize, 0, ptr::null(), &mut at))? };
         let base = at as u64;
         let found = Allocation { iface: Iface::Rocr, device, kind: Kind::Imported, base, len: offer.len, id: 0 };
         // The length came from a peer: the first and the last byte must belong to the same import.
         let last = base.saturating_add(offer.len - 1);
         let same = |a: Option<Allocation>| a.is_some_and(|a| a.base == base && a.kind == Kind::Imported && a.end() > last);
-        let sound = shared.query(base).map(same).and_then(|first| Ok(first && shared.query(last).map(same)?));
-        shared.imports.lock().entry(base).or_insert((found, 0)).1 += 1;
+        let sound = runtime.query(base).map(same).and_then(|first| Ok(first && runtime.query(last).map(same)?));
+        runtime.imports.lock().entry(base).or_insert((found, 0)).1 += 1;
         if !matches!(sound, Ok(true)) {
-            shared.detach(base);
+            runtime.detach(base);
             sound?;
             return Err(Error::invalid(format!("rocr: the peer's allocation is shorter than the {} bytes that it offered", offer.len)));
         }
-        let shared = shared.clone();
-        Ok(Import { iface: Iface::Rocr, device, base, len: offer.len, undo: Some(Box::new(move || shared.detach(base))) })
+        let runtime = runtime.clone();
+        Ok(Import { iface: Iface::Rocr, device, base, len: offer.len, undo: Some(Box::new(move || runtime.detach(base))) })
     }
 
     unsafe fn copy(&self, _device: u32, dir: Dir, to: u64, from: u64, len: usize) -> Result<()> {
@@ -135,17 +135,17 @@ impl Interface for Rocr {
 
     fn stream(&'static self, device: u32) -> Result<Box<dyn Stream>> {
         self.0.gpu(device)?;
-        Ok(Box::new(Chain::new(copy::Signals { shared: self.0.clone() })))
+        Ok(Box::new(Chain::new(copy::Signals { runtime: self.0.clone() })))
     }
 
     fn pin(&self, addr: u64, len: u64) -> Result<Pinned> {
         let mut agent_ptr = ptr::null_mut();
         // SAFETY: the runtime checks the range; an empty list of agents means that every agent may access it.
         unsafe { call!(self.0.hsa, hsa_amd_memory_lock(addr as *mut c_void, len as usize, ptr::null_mut(), 0, &mut agent_ptr))? };
-        let shared = self.0.clone();
+        let runtime = self.0.clone();
         Ok(Pinned(Some(Box::new(move || {
             // SAFETY: locked above.
-            let result = unsafe { call!(shared.hsa, hsa_amd_memory_unlock(addr as *mut c_void)) };
+            let result = unsafe { call!(runtime.hsa, hsa_amd_memory_unlock(addr as *mut c_void)) };
             if let Err(e) = result {
                 crate::log!(Warn, "rocr: {e}");
             }
@@ -153,26 +153,26 @@ impl Interface for Rocr {
     }
 
     fn alloc(&self, device: u32, len: u64) -> Result<u64> {
-        let shared = &self.0;
-        let Some((pool, granule)) = shared.gpu(device)?.pool else {
+        let runtime = &self.0;
+        let Some((pool, granule)) = runtime.gpu(device)?.pool else {
             return Err(Error::new(errno::EOPNOTSUPP, format!("rocr: device {device} has no coarse-grained pool to allocate from")));
         };
         let rounded = len.max(1).checked_next_multiple_of(granule).ok_or_else(|| Error::invalid("len: exceeds the address space"))?;
         let mut at = ptr::null_mut();
         // SAFETY: a pool of the runtime; `at` is ours.
-        unsafe { call!(shared.hsa, hsa_amd_memory_pool_allocate(pool, rounded as usize, 0, &mut at))? };
+        unsafe { call!(runtime.hsa, hsa_amd_memory_pool_allocate(pool, rounded as usize, 0, &mut at))? };
         // The owner and every GPU that can get access: copies between two GPUs need both.
-        let peers = shared.facts.get(device as usize).map(|f| f.peers.as_slice()).unwrap_or_default();
-        let all = shared.gpus.iter().enumerate().filter(|(i, _)| *i == device as usize || peers.contains(&(*i as u32)));
+        let peers = runtime.facts.get(device as usize).map(|f| f.peers.as_slice()).unwrap_or_default();
+        let all = runtime.gpus.iter().enumerate().filter(|(i, _)| *i == device as usize || peers.contains(&(*i as u32)));
         let agents: Vec<Agent> = all.map(|(_, g)| g.agent).collect();
         // SAFETY: our allocation, and agents of the runtime.
-        let allowed = unsafe { call!(shared.hsa, hsa_amd_agents_allow_access(agents.len() as u32, agents.as_ptr(), ptr::null(), at)) };
+        let allowed = unsafe { call!(runtime.hsa, hsa_amd_agents_allow_access(agents.len() as u32, agents.as_ptr(), ptr::null(), at)) };
         if let Err(e) = allowed {
             // SAFETY: allocated above, and no other code knows it.
-            let _ = unsafe { shared.hsa.hsa_amd_memory_pool_free(at) };
+            let _ = unsafe { runtime.hsa.hsa_amd_memory_pool_free(at) };
             return Err(e);
         }
-        shared.allocs.lock().insert(at as u64);
+        runtime.allocs.lock().insert(at as u64);
         Ok(at as u64)
     }
 

@@ -5,7 +5,7 @@
 use super::super::chain::{CopyArgs, Engine, Started};
 use super::driver::*;
 use super::probe::Device;
-use super::shared::Shared;
+use super::runtime::Runtime;
 use crate::error::Result;
 use std::ffi::c_void;
 use std::ptr;
@@ -15,7 +15,7 @@ use std::time::Duration;
 /// Events per pool.
 const POOL: u32 = 64;
 
-impl Shared {
+impl Runtime {
     fn new_list(&self, device: &Device, mode: u32) -> Result<Handle> {
         let desc = QueueDesc { head: Head::new(STYPE_COMMAND_QUEUE_DESC), ordinal: device.queue, index: 0, flags: 0, mode, priority: 0 };
         let mut list = Handle::NULL;
@@ -47,7 +47,7 @@ impl Shared {
 
 /// Copies on one asynchronous list, each with an event.
 pub struct Events {
-    shared: Arc<Shared>,
+    runtime: Arc<Runtime>,
     device: u32,
     list: Handle,
     pools: Vec<Handle>,
@@ -56,9 +56,9 @@ pub struct Events {
 }
 
 impl Events {
-    pub fn new(shared: Arc<Shared>, device: u32) -> Result<Events> {
-        let list = shared.new_list(shared.device(device)?, QUEUE_MODE_ASYNCHRONOUS)?;
-        Ok(Events { shared, device, list, pools: Vec::new(), used: 0 })
+    pub fn new(runtime: Arc<Runtime>, device: u32) -> Result<Events> {
+        let list = runtime.new_list(runtime.device(device)?, QUEUE_MODE_ASYNCHRONOUS)?;
+        Ok(Events { runtime, device, list, pools: Vec::new(), used: 0 })
     }
 }
 
@@ -66,15 +66,15 @@ impl Engine for Events {
     type Mark = Handle;
 
     fn new_mark(&mut self) -> Result<Handle> {
-        let ze = &self.shared.ze;
+        let ze = &self.runtime.ze;
         let last = match self.pools.last() {
             Some(last) if self.used < POOL => *last,
             _ => {
-                let device = self.shared.device(self.device)?;
+                let device = self.runtime.device(self.device)?;
                 let desc = FlagsAndNumber { head: Head::new(STYPE_EVENT_POOL_DESC), flags: EVENT_POOL_FLAG_HOST_VISIBLE, number: POOL };
                 let (mut handle, mut pool) = (device.handle, Handle::NULL);
                 // SAFETY: one device and its context; the structs are ours.
-                unsafe { call!(ze, zeEventPoolCreate(self.shared.context(device)?, &desc, 1, &mut handle, &mut pool))? };
+                unsafe { call!(ze, zeEventPoolCreate(self.runtime.context(device)?, &desc, 1, &mut handle, &mut pool))? };
                 self.pools.push(pool);
                 self.used = 0;
                 pool
@@ -91,7 +91,7 @@ impl Engine for Events {
 
     fn reset(&mut self, mark: Handle) -> Result<()> {
         // SAFETY: an event of `new_mark` that nothing waits for.
-        unsafe { call!(self.shared.ze, zeEventHostReset(mark)) }
+        unsafe { call!(self.runtime.ze, zeEventHostReset(mark)) }
     }
 
     unsafe fn start(&mut self, copy: CopyArgs, after: Option<Handle>, mark: Handle) -> Result<Started> {
@@ -100,13 +100,13 @@ impl Engine for Events {
         let (to, from) = (copy.to as *mut c_void, copy.from as *const c_void);
         // SAFETY: the caller promises that both sides stay valid until the copy is done; the list belongs to this
         // stream, and the events are of `new_mark`.
-        unsafe { call!(self.shared.ze, zeCommandListAppendMemoryCopy(self.list, to, from, copy.len, mark, count, waits))? };
+        unsafe { call!(self.runtime.ze, zeCommandListAppendMemoryCopy(self.list, to, from, copy.len, mark, count, waits))? };
         Ok(Started::Flying)
     }
 
     fn finished(&mut self, mark: Handle) -> Result<bool> {
         // SAFETY: an event of `new_mark`.
-        match unsafe { self.shared.ze.zeEventQueryStatus(mark)? } {
+        match unsafe { self.runtime.ze.zeEventQueryStatus(mark)? } {
             RESULT_NOT_READY => Ok(false),
             result => check("zeEventQueryStatus", result).map(|()| true),
         }
@@ -115,7 +115,7 @@ impl Engine for Events {
     fn wait(&mut self, mark: Handle, limit: Duration) -> bool {
         let nanoseconds = limit.as_nanos().try_into().unwrap_or(u64::MAX);
         // SAFETY: an event of `new_mark`.
-        match unsafe { self.shared.ze.zeEventHostSynchronize(mark, nanoseconds) } {
+        match unsafe { self.runtime.ze.zeEventHostSynchronize(mark, nanoseconds) } {
             Ok(result) => result != RESULT_NOT_READY,
             Err(_) => false,
         }
@@ -123,7 +123,7 @@ impl Engine for Events {
 
     fn destroy(&mut self, mark: Handle) {
         // SAFETY: an event of `new_mark` that no copy uses any more.
-        let _ = unsafe { self.shared.ze.zeEventDestroy(mark) };
+        let _ = unsafe { self.runtime.ze.zeEventDestroy(mark) };
     }
 }
 
@@ -131,9 +131,9 @@ impl Drop for Events {
     fn drop(&mut self) {
         // SAFETY: list and pools are this stream's; no copy runs, and the events are destroyed.
         unsafe {
-            let _ = self.shared.ze.zeCommandListDestroy(self.list);
+            let _ = self.runtime.ze.zeCommandListDestroy(self.list);
             for pool in self.pools.drain(..) {
-                let _ = self.shared.ze.zeEventPoolDestroy(pool);
+                let _ = self.runtime.ze.zeEventPoolDestroy(pool);
             }
         }
     }

@@ -7,13 +7,13 @@
 //!
 //! Level Zero keeps ownership of the file descriptors that it returns, so this library passes on duplicates.
 //!
-//! `probe.rs` finds the GPUs, `shared.rs` answers questions about addresses, `copy.rs` copies, `driver.rs` has the
+//! `probe.rs` finds the GPUs, `runtime.rs` answers questions about addresses, `copy.rs` copies, `driver.rs` has the
 //! functions.
 
 mod copy;
 mod driver;
 mod probe;
-mod shared;
+mod runtime;
 
 use super::chain::{Chain, CopyArgs};
 use super::{Allocation, DeviceFacts, Dir, DmaBuf, Export, HANDLE_BYTES, Iface, Import, Interface, Kind, Offer, Stream, dmabuf};
@@ -21,7 +21,7 @@ use crate::error::{Error, Result, errno};
 use crate::sys::{fd, mem};
 use driver::*;
 use parking_lot::Mutex;
-use shared::{Shared, no_properties};
+use runtime::{Runtime, no_properties};
 use std::ffi::c_void;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::ptr;
@@ -34,14 +34,14 @@ const HOW_IPC: u32 = 1;
 const LARGEST_PAGE: u64 = 2 << 20;
 const ALLOC_ALIGN: usize = 64 << 10;
 
-struct Ze(Arc<Shared>);
+struct Ze(Arc<Runtime>);
 
 pub fn open(adopt: bool) -> Result<Box<dyn Interface>> {
     let ze = Loader::open(adopt)?;
     probe::initialise(&ze, adopt)?;
     let (drivers, devices, facts) = probe::look(&ze)?;
     let (allocs, imports) = (Mutex::default(), Mutex::default());
-    Ok(Box::new(Ze(Arc::new(Shared { ze, drivers, devices, facts, allocs, imports }))))
+    Ok(Box::new(Ze(Arc::new(Runtime { ze, drivers, devices, facts, allocs, imports }))))
 }
 
 /// A duplicate of a descriptor that the driver owns.
@@ -120,7 +120,7 @@ impl Interface for Ze {
     }
 
     fn import(&self, offer: &Offer<'_>, device: Option<u32>) -> Result<Import> {
-        let shared = &self.0;
+        let runtime = &self.0;
         let (HOW_IPC, Some(fd), 1..) = (offer.how, offer.fd, offer.len) else {
             let with = if offer.fd.is_some() { "with" } else { "without" };
             return Err(Error::invalid(format!(
@@ -133,11 +133,11 @@ impl Interface for Ze {
             return Err(Error::invalid(format!("ze: the peer offers {} bytes, but its file has {whole}", offer.len)));
         }
         // The exporter's own GPU is preferred if it is visible here, because it needs no peer access.
-        let home = shared.facts.iter().position(|f| f.id == offer.device).map(|i| i as u32);
+        let home = runtime.facts.iter().position(|f| f.id == offer.device).map(|i| i as u32);
         let on = home.or(device).ok_or_else(|| Error::new(errno::ENODEV, "ze: the peer's GPU is not visible in this process"))?;
-        let target = shared.device(on)?;
+        let target = runtime.device(on)?;
         if let Some(want) = device
-            && !probe::can_reach(&shared.ze, shared.device(want)?.handle, target.handle)
+            && !probe::can_reach(&runtime.ze, runtime.device(want)?.handle, target.handle)
         {
             return Err(Error::new(errno::EOPNOTSUPP, format!("zeDeviceCanAccessPeer: device {want} cannot reach device {on}")));
         }
@@ -145,23 +145,23 @@ impl Interface for Ze {
         // The first bytes of the handle are the exporter's number of the descriptor; the rest, such as an offset, stays
         // as it is.
         ipc.data.iter_mut().zip(fd.as_raw_fd().to_ne_bytes()).for_each(|(to, from)| *to = from);
-        let context = shared.context(target)?;
+        let context = runtime.context(target)?;
         let mut at = ptr::null_mut();
         // SAFETY: a device and its context, a descriptor that is open during the call; `at` is ours.
-        unsafe { call!(shared.ze, zeMemOpenIpcHandle(context, target.handle, ipc, 0, &mut at))? };
+        unsafe { call!(runtime.ze, zeMemOpenIpcHandle(context, target.handle, ipc, 0, &mut at))? };
         let base = at as u64;
         let found = Allocation { iface: Iface::Ze, device: on, kind: Kind::Imported, base, len: offer.len, id: 0 };
-        shared.imports.lock().entry(base).or_insert((found, 0)).1 += 1;
+        runtime.imports.lock().entry(base).or_insert((found, 0)).1 += 1;
         // The peer's bytes decided where `base` lies in the opened memory, so the range is checked.
-        let range = shared.range(context, base);
+        let range = runtime.range(context, base);
         let inside = |(start, len): (u64, u64)| start <= base && base.saturating_add(offer.len) <= start.saturating_add(len);
         if !range.as_ref().is_ok_and(|r| inside(*r)) {
-            shared.close(context, base);
+            runtime.close(context, base);
             range?;
             return Err(Error::invalid(format!("ze: the peer's allocation is shorter than the {} bytes that it offered", offer.len)));
         }
-        let shared = shared.clone();
-        Ok(Import { iface: Iface::Ze, device: on, base, len: offer.len, undo: Some(Box::new(move || shared.close(context, base))) })
+        let runtime = runtime.clone();
+        Ok(Import { iface: Iface::Ze, device: on, base, len: offer.len, undo: Some(Box::new(move || runtime.close(context, base))) })
     }
 
     unsafe fn copy(&self, device: u32, dir: Dir, to: u64, from: u64, len: usize) -> Result<()> {

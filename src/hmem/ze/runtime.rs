@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use std::ffi::c_void;
 use std::ptr;
 
-pub struct Shared {
+pub struct Runtime {
     pub(super) ze: Loader,
     pub(super) drivers: Vec<Driver>,
     pub(super) devices: Vec<Device>,
@@ -34,7 +34,7 @@ pub fn no_properties() -> AllocationProperties {
     AllocationProperties { head: Head::new(STYPE_MEMORY_ALLOCATION_PROPERTIES), kind: 0, id: 0, page_size: 0 }
 }
 
-impl Shared {
+impl Runtime {
     pub(super) fn device(&self, device: u32) -> Result<&Device> {
         self.devices
             .get(device as usize)

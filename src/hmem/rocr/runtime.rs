@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::c_void;
 use std::{mem as memory, ptr};
 
-pub struct Shared {
+pub struct Runtime {
     pub(super) hsa: Hsa,
     pub(super) gpus: Vec<Gpu>,
     /// The CPU agent, which stands for host memory.
@@ -24,7 +24,7 @@ pub struct Shared {
     pub(super) imports: Mutex<BTreeMap<u64, (Allocation, u32)>>,
 }
 
-impl Shared {
+impl Runtime {
     pub(super) fn gpu(&self, device: u32) -> Result<&Gpu> {
         self.gpus
             .get(device as usize)

@@ -33,7 +33,7 @@ fn attr(iov: &[Iov]) -> Attr<'_> {
         offset: 0,
         requested_key: 0,
         policy: PathPolicy::default(),
-        event: false,
+        rma_event: false,
     }
 }
 

@@ -35,7 +35,15 @@ fn tcp() {
 
 fn attr(iovs: &[Iov], memory: Memory) -> Attr<'_> {
     let policy = PathPolicy::default();
-    Attr { source: Source::Iov(iovs), memory, access: Access::all() - Access::ATOMIC, offset: 0, requested_key: 0, policy, event: false }
+    Attr {
+        source: Source::Iov(iovs),
+        memory,
+        access: Access::all() - Access::ATOMIC,
+        offset: 0,
+        requested_key: 0,
+        policy,
+        rma_event: false,
+    }
 }
 
 /// Waits for `what` for five seconds at most.

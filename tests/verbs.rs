@@ -163,7 +163,7 @@ fn registration() {
     let hole = [named(0x10000, 4096)];
     assert!(world.register(memory(&hole)).is_err_and(|e| e.words.contains("errno 14")));
     fails(world.register(memory(&[named(0, 1)])).map(drop), errno::EINVAL, "iov[0]");
-    fails(world.register(Attr { event: true, ..memory(&whole) }).map(drop), errno::EOPNOTSUPP, "GDRFAB_RMA_EVENT");
+    fails(world.register(Attr { rma_event: true, ..memory(&whole) }).map(drop), errno::EOPNOTSUPP, "GDRFAB_RMA_EVENT");
     let policy = PathPolicy { require: Paths::DMABUF, ..PathPolicy::default() };
     fails(world.register(Attr { policy, ..memory(&whole) }).map(drop), errno::EOPNOTSUPP, "ruled out");
     let policy = PathPolicy { require: Paths::STAGED, ..PathPolicy::default() };

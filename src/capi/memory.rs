@@ -326,7 +326,7 @@ pub unsafe extern "C" fn gdrfab_mr_regattr(
             offset: a.offset,
             requested_key: a.requested_key,
             policy: PathPolicy { require: paths(a.require, "attr->require")?, forbid: paths(a.forbid, "attr->forbid")? },
-            event: flags & GDRFAB_RMA_EVENT != 0,
+            rma_event: flags & GDRFAB_RMA_EVENT != 0,
         };
         // The first call on the descriptor finds out whether it is open.
         let named = |e: Error| match &attr.source {

@@ -40,7 +40,7 @@ pub struct Attr<'a> {
     pub requested_key: u64,
     pub policy: PathPolicy,
     /// Peers have to report their writes to the region.
-    pub event: bool,
+    pub rma_event: bool,
 }
 
 impl Attr<'_> {
@@ -54,7 +54,7 @@ impl Attr<'_> {
             offset: 0,
             requested_key: 0,
             policy: PathPolicy::default(),
-            event: false,
+            rma_event: false,
         }
     }
 }

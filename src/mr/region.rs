@@ -181,7 +181,7 @@ pub struct Region<P, O> {
     pub paths: Paths,
     pub policy: PathPolicy,
     /// Peers that look the region up have to report their writes.
-    pub event: bool,
+    pub rma_event: bool,
     pub location: Location<P>,
     pub users: RegionUsers,
     pub own: O,
@@ -190,8 +190,8 @@ pub struct Region<P, O> {
 impl<P, O> Region<P, O> {
     #[inline(always)] // in its place
     pub fn new(attr: &Attr<'_>, key: u64, base: u64, paths: Paths, location: Location<P>, own: O) -> Region<P, O> {
-        let Attr { access, policy, event, .. } = *attr;
-        Region { key, base, access, paths, policy, event, location, users: RegionUsers::default(), own }
+        let Attr { access, policy, rma_event, .. } = *attr;
+        Region { key, base, access, paths, policy, rma_event, location, users: RegionUsers::default(), own }
     }
 
     pub fn site(&self) -> Site {

@@ -179,7 +179,7 @@ pub fn memory(iovs: &[Iov]) -> Attr<'_> {
         offset: 0,
         requested_key: 0,
         policy: PathPolicy::default(),
-        event: false,
+        rma_event: false,
     }
 }
 

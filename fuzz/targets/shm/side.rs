@@ -196,9 +196,9 @@ impl Side {
             offset: if self.virt_addr { 0 } else { [0, 4096, 1 << 40][input.below(3)] },
             requested_key: 1 + self.regions.len() as u64,
             policy: PathPolicy::default(),
-            event: input.flag(),
+            rma_event: input.flag(),
         };
-        let event = asked.event;
+        let event = asked.rma_event;
         let mut id = RegionId::NONE;
         let plain = match &pieces[..] {
             [one] if self.virt_addr && !event && !file => self.domain.register_fast(*one, rights, &mut id),

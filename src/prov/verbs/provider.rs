@@ -118,7 +118,7 @@ impl prov::Domain for Domain {
     }
 
     fn register(&self, attr: &Attr<'_>) -> Result<RegionId> {
-        if attr.event && !self.is_of_lanes() {
+        if attr.rma_event && !self.is_of_lanes() {
             return Err(Error::fixed(
                 errno::EOPNOTSUPP,
                 "flags: GDRFAB_RMA_EVENT: RDMA devices do not report a peer's plain writes; use writes with data",

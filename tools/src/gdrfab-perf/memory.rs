@@ -175,7 +175,7 @@ impl Memory {
             offset: 0,
             requested_key: 0,
             policy,
-            event: false,
+            rma_event: false,
         }
     }
 

@@ -203,7 +203,7 @@ impl Regions {
                 file.regions += 1;
             }
         }
-        let extra = if attr.event { table::EVENT } else { 0 } | if extents.is_some() { table::MULTI } else { 0 };
+        let extra = if attr.rma_event { table::EVENT } else { 0 } | if extents.is_some() { table::MULTI } else { 0 };
         entry.open(reserved, base, len, table::pack_rights(attr.access, paths, extra));
         let shared = RegionState { obstacles, pins: Vec::new(), counter: None, extents };
         let location = Location { pieces, base: natural, len, site, kind };

@@ -231,7 +231,7 @@ mod tests {
             offset: 0,
             requested_key: key,
             policy: PathPolicy::default(),
-            event: false,
+            rma_event: false,
         }
     }
 

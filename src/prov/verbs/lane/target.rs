@@ -90,7 +90,7 @@ impl Domain {
         region.own.mark_shared();
         // The caller may use a key of its own choice again for another region, so the peer must not store the answer
         // (`ONCE`).
-        let once = if key & CHOSEN_KEY == 0 { ONCE } else { 0 } | if region.event { COUNTS } else { 0 };
+        let once = if key & CHOSEN_KEY == 0 { ONCE } else { 0 } | if region.rma_event { COUNTS } else { 0 };
         [0, 0, u64::from(rkey), shift, region.base, region.location.len, remote.bits() | once]
     }
 

@@ -301,7 +301,7 @@ impl Regions {
     pub fn bind_counter(&mut self, id: RegionId, counter: Arc<Counter>) -> Result<()> {
         let region = self.registry.get_mut(id)?;
         // From now on a peer that asks about the key is told to report its writes.
-        region.event = true;
+        region.rma_event = true;
         region.own.counter = Some(counter);
         Ok(())
     }

@@ -4,7 +4,7 @@
 
 use super::Context;
 use super::domain::Domain;
-use super::users::Kind;
+use super::users::ObjectKind;
 use crate::error::{Error, Result, errno};
 use crate::prov::av::{self, Name};
 use std::net::{Ipv4Addr, SocketAddr, ToSocketAddrs};
@@ -22,7 +22,7 @@ pub struct Av {
 impl Av {
     pub fn open(domain: &Arc<Domain>) -> Result<Arc<Av>> {
         domain.owner.check()?;
-        domain.users.add(Kind::AddressVector);
+        domain.users.add(ObjectKind::AddressVector);
         let names = Arc::new(av::Av::default());
         Ok(Arc::new(Av { context: Context::default(), domain: domain.clone(), names, bound: AtomicUsize::new(0) }))
     }
@@ -42,7 +42,7 @@ impl Av {
     pub fn close(&self) -> Result<()> {
         self.domain.owner.check()?;
         match self.bound.load(Ordering::Acquire) {
-            0 => self.domain.users.remove(Kind::AddressVector),
+            0 => self.domain.users.remove(ObjectKind::AddressVector),
             n => return Err(Error::new(errno::EBUSY, format!("av: {n} open endpoint(s) are bound to it"))),
         }
         Ok(())

@@ -6,7 +6,7 @@ use super::descriptor::Descriptor;
 use super::domain::{Domain, Mr};
 use super::drive::EpRef;
 use super::progress_set::ProgressSet;
-use super::users::Kind;
+use super::users::ObjectKind;
 use super::wait::{Driven, Step, Wait};
 use crate::error::{Error, Result, errno};
 use crate::prov::queue::{Counter, Waiter};
@@ -39,7 +39,7 @@ impl Cntr {
         // A weak reference, since a strong one would keep the counter from being closed.
         let of_set = Arc::downgrade(&counter);
         let wake = move || of_set.upgrade().iter().for_each(|counter| counter.waiter.notify());
-        domain.users.add(Kind::Counter);
+        domain.users.add(ObjectKind::Counter);
         Ok(Arc::new(Cntr {
             context: Context::default(),
             domain: domain.clone(),
@@ -69,7 +69,7 @@ impl Cntr {
         if bound > 0 || Arc::strong_count(&self.counter) > 1 {
             return Err(Error::new(errno::EBUSY, "cntr: open endpoints or regions are bound to it"));
         }
-        self.domain.users.remove(Kind::Counter);
+        self.domain.users.remove(ObjectKind::Counter);
         Ok(())
     }
 

@@ -7,7 +7,7 @@ use super::descriptor::Descriptor;
 use super::domain::Domain;
 use super::drive::EpRef;
 use super::progress_set::ProgressSet;
-use super::users::Kind;
+use super::users::ObjectKind;
 use super::wait::{Driven, Step, Wait, wait};
 use crate::error::{Error, Result, errno};
 use crate::prov::Source;
@@ -51,7 +51,7 @@ impl Cq {
         let waiter = if wait_fd { Waiter::with_descriptor()? } else { Waiter::default() };
         let queue = Arc::new(Queue::new(size, domain.threading)?.with_waiter(waiter));
         let source = domain.prov.clone().open_source(size, &queue)?;
-        domain.users.add(Kind::CompletionQueue);
+        domain.users.add(ObjectKind::CompletionQueue);
         let of_set = queue.clone();
         let set = ProgressSet::new(domain.threading, move || of_set.waiter.notify());
         let (ops, of) = match &source {
@@ -91,7 +91,7 @@ impl Cq {
         if bound > 0 {
             return Err(Error::new(errno::EBUSY, format!("cq: {bound} open endpoint(s) are bound to it")));
         }
-        self.domain.users.remove(Kind::CompletionQueue);
+        self.domain.users.remove(ObjectKind::CompletionQueue);
         Ok(())
     }
 

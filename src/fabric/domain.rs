@@ -7,7 +7,7 @@ use super::origin::Origin;
 use super::progress_set::ProgressSet;
 use super::progressor::Progressor;
 use super::root::Fabric;
-use super::users::{Kind, Users, none_or_busy};
+use super::users::{ObjectKind, Users, none_or_busy};
 use super::{Context, Owner};
 use crate::config;
 use crate::error::{Error, Result, errno};
@@ -65,7 +65,7 @@ impl Domain {
         let connectionless = info.ep_type == EP_RDM;
         let prov = super::info::provider(info)?.open_domain(info, threading)?;
         let progressor = if auto { Some(Progressor::start()?) } else { None };
-        fabric.users.add(Kind::Domain);
+        fabric.users.add(ObjectKind::Domain);
         let drivers = Arc::new(Drivers::new(progressor.as_ref().map(Progressor::waiter)));
         let of_set = drivers.clone();
         Ok(Arc::new(Domain {
@@ -107,7 +107,7 @@ impl Domain {
         }
         let spares = std::mem::take(&mut *self.spares.lock());
         drop(spares);
-        self.fabric.users.remove(Kind::Domain);
+        self.fabric.users.remove(ObjectKind::Domain);
     }
 
     pub(crate) fn watch(&self, ep: &EpRef) {

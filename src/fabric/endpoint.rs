@@ -10,7 +10,7 @@ use super::domain::Domain;
 use super::drive::EpRef;
 use super::eq::Eq;
 use super::info::{EP_RDM, Info};
-use super::users::Kind;
+use super::users::ObjectKind;
 use super::{Context, check_data, no_flags, requests};
 use crate::error::{Code, Error, Result, errno};
 use crate::mr::{PathPolicy, Paths};
@@ -85,7 +85,7 @@ impl Endpoint {
         if info.comp_order != 0 {
             ep.core.bind(Binding::Order)?;
         }
-        domain.users.add(Kind::Endpoint);
+        domain.users.add(ObjectKind::Endpoint);
         ep.prov().set_object(Arc::as_ptr(&ep) as usize);
         Ok(ep)
     }
@@ -276,7 +276,7 @@ impl Endpoint {
         if let Some(av) = &bound.av {
             av.detach();
         }
-        self.domain.users.remove(Kind::Endpoint);
+        self.domain.users.remove(ObjectKind::Endpoint);
         Ok(())
     }
 

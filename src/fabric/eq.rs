@@ -9,7 +9,7 @@ use super::pep::{Announces, Pep};
 use super::progress_set::ProgressSet;
 use super::requests;
 use super::root::Fabric;
-use super::users::Kind;
+use super::users::ObjectKind;
 use super::wait::{Driven, Step, Wait, wait};
 use super::{Context, no_flags};
 use crate::error::{Error, Result, errno};
@@ -42,7 +42,7 @@ impl Eq {
         let waiter = if wait_fd { Waiter::with_descriptor()? } else { Waiter::default() };
         let events = Arc::new(EventQueue::with_waiter(waiter));
         let of_set = events.clone();
-        fabric.users.add(Kind::EventQueue);
+        fabric.users.add(ObjectKind::EventQueue);
         Ok(Arc::new(Eq {
             context: Context::default(),
             fabric: fabric.clone(),
@@ -77,7 +77,7 @@ impl Eq {
         if bound > 0 {
             return Err(Error::new(errno::EBUSY, format!("eq: {bound} open endpoint(s) are bound to it")));
         }
-        self.fabric.users.remove(Kind::EventQueue);
+        self.fabric.users.remove(ObjectKind::EventQueue);
         Ok(())
     }
 

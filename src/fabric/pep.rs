@@ -4,7 +4,7 @@
 use super::info::{EP_RDM, Info};
 use super::requests::{self, RequestId};
 use super::root::Fabric;
-use super::users::Kind;
+use super::users::ObjectKind;
 use super::{Context, check_data};
 use crate::error::{Error, Result};
 use crate::prov::{EventQueue, PassiveEndpoint};
@@ -41,7 +41,7 @@ impl Pep {
             ));
         }
         let inner = PassiveEndpoint::new(super::info::provider(info)?.open_listener(info)?, context);
-        fabric.users.add(Kind::PassiveEndpoint);
+        fabric.users.add(ObjectKind::PassiveEndpoint);
         let pep =
             Arc::new(Pep { context: Context::default(), fabric: fabric.clone(), prov: inner, eq: Mutex::new(None), info: info.clone() });
         pep.prov.set_object(Arc::as_ptr(&pep) as usize);
@@ -92,7 +92,7 @@ impl Pep {
             eq.detach_pep(self);
         }
         requests::forget(me);
-        self.fabric.users.remove(Kind::PassiveEndpoint);
+        self.fabric.users.remove(ObjectKind::PassiveEndpoint);
         Ok(())
     }
 

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// The kinds of objects that are opened in a fabric or a domain.
 #[derive(Clone, Copy)]
-pub(crate) enum Kind {
+pub(crate) enum ObjectKind {
     Domain,
     PassiveEndpoint,
     EventQueue,
@@ -16,18 +16,18 @@ pub(crate) enum Kind {
     AddressVector,
 }
 
-/// In the order of `Kind`.
+/// In the order of `ObjectKind`.
 const NAMES: [&str; 7] = ["domain", "passive endpoint", "event queue", "endpoint", "completion queue", "counter", "address vector"];
 
 #[derive(Default)]
 pub(crate) struct Users([AtomicUsize; NAMES.len()]);
 
 impl Users {
-    pub fn add(&self, kind: Kind) {
+    pub fn add(&self, kind: ObjectKind) {
         self.0[kind as usize].fetch_add(1, Ordering::Relaxed);
     }
 
-    pub fn remove(&self, kind: Kind) {
+    pub fn remove(&self, kind: ObjectKind) {
         self.0[kind as usize].fetch_sub(1, Ordering::Release);
     }
 
@@ -61,14 +61,14 @@ mod tests {
     fn a_refused_close_names_what_is_open() {
         let users = Users::default();
         let busy = |more: &[(usize, &str)]| none_or_busy("domain", &[users.open(), more.to_vec()].concat()).unwrap_err();
-        users.add(Kind::Endpoint);
+        users.add(ObjectKind::Endpoint);
         assert_eq!(busy(&[(0, "region")]).words, "domain: 1 endpoint is still open");
-        users.add(Kind::Endpoint);
-        users.add(Kind::Counter);
+        users.add(ObjectKind::Endpoint);
+        users.add(ObjectKind::Counter);
         assert_eq!(busy(&[(3, "region")]).words, "domain: 2 endpoints, 1 counter, 3 regions are still open");
-        users.remove(Kind::Endpoint);
-        users.remove(Kind::Endpoint);
-        users.remove(Kind::Counter);
+        users.remove(ObjectKind::Endpoint);
+        users.remove(ObjectKind::Endpoint);
+        users.remove(ObjectKind::Counter);
         assert_eq!(busy(&[(1, "region")]).errno, errno::EBUSY);
         none_or_busy("domain", &users.open()).unwrap();
     }

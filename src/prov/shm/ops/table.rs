@@ -30,8 +30,8 @@ static UNLOCKED_OPS: EpOps = table::<UNLOCKED>();
 /// of their own, because the longer copy would make the entry point for a word save registers. For the same reason,
 /// messages out of line and messages of one line have separate entry points.
 static FAST_OPS: EpOps = EpOps {
-    write: fast_rma::<Copy<true, COPY_8>>,
-    read: fast_rma::<Copy<false, COPY_8>>,
+    write: fast_rma::<RmaPath<true, COPY_8>>,
+    read: fast_rma::<RmaPath<false, COPY_8>>,
     inject_write: fast_inject_write::<InjectCopy<COPY_8>>,
     send: fast_message::<SendPath<SEND_LINE>>,
     inject: fast_inject::<InjectSend<SEND_LINE>>,
@@ -45,12 +45,12 @@ const fn table<const VARIANT: u8>() -> EpOps {
         Some([arrivals::<ContextEntry>(), arrivals::<MsgEntry>(), arrivals::<DataEntry>(), arrivals::<TaggedEntry>()])
     };
     EpOps {
-        write: fast_rma::<Copy<true, VARIANT>>,
-        read: fast_rma::<Copy<false, VARIANT>>,
+        write: fast_rma::<RmaPath<true, VARIANT>>,
+        read: fast_rma::<RmaPath<false, VARIANT>>,
         inject_write: fast_inject_write::<InjectCopy<VARIANT>>,
         send: fast_message::<SendPath<VARIANT>>,
         inject: fast_inject::<InjectSend<VARIANT>>,
-        recv: fast_message::<Recv<VARIANT>>,
+        recv: fast_message::<RecvPath<VARIANT>>,
         arrive,
         ..general::GENERAL_ENTRIES
     }
@@ -124,13 +124,13 @@ unsafe fn tx(head: &EpHead) -> Option<&Queue> {
 }
 
 /// gdrfab_write() and gdrfab_read() of one piece of host memory.
-struct Copy<const WRITE: bool, const VARIANT: u8>;
+struct RmaPath<const WRITE: bool, const VARIANT: u8>;
 
-impl<const WRITE: bool, const VARIANT: u8> FastPath<Rma> for Copy<WRITE, VARIANT> {
+impl<const WRITE: bool, const VARIANT: u8> FastPath<Rma> for RmaPath<WRITE, VARIANT> {
     type Of = Endpoint;
     const NEXT: Rma = match VARIANT {
-        COPY_8 => fast_rma::<Copy<WRITE, COPY_SHORT>>,
-        COPY_SHORT => fast_rma::<Copy<WRITE, UNLOCKED>>,
+        COPY_8 => fast_rma::<RmaPath<WRITE, COPY_SHORT>>,
+        COPY_SHORT => fast_rma::<RmaPath<WRITE, UNLOCKED>>,
         _ if WRITE => general::write,
         _ => general::read,
     };
@@ -233,9 +233,9 @@ impl<const VARIANT: u8> FastPath<Inject> for InjectSend<VARIANT> {
 }
 
 /// gdrfab_recv() of one piece of host memory.
-struct Recv<const VARIANT: u8>;
+struct RecvPath<const VARIANT: u8>;
 
-impl<const VARIANT: u8> FastPath<Message> for Recv<VARIANT> {
+impl<const VARIANT: u8> FastPath<Message> for RecvPath<VARIANT> {
     type Of = Endpoint;
     const NEXT: Message = general::recv;
 

@@ -15,8 +15,8 @@ static UNLOCKED: EpOps = of_lock::<false>();
 
 const fn of_lock<const LOCKED: bool>() -> EpOps {
     EpOps {
-        write: fast_rma::<Copy<true, LOCKED>>,
-        read: fast_rma::<Copy<false, LOCKED>>,
+        write: fast_rma::<RmaPath<true, LOCKED>>,
+        read: fast_rma::<RmaPath<false, LOCKED>>,
         inject_write: fast_inject_write::<InjectCopy<LOCKED>>,
         ..general::GENERAL_ENTRIES
     }
@@ -31,9 +31,9 @@ pub fn choose(threading: Threading) -> &'static EpOps {
 }
 
 /// gdrfab_write() and gdrfab_read() with one piece of host memory.
-struct Copy<const WRITE: bool, const LOCKED: bool>;
+struct RmaPath<const WRITE: bool, const LOCKED: bool>;
 
-impl<const WRITE: bool, const LOCKED: bool> FastPath<Rma> for Copy<WRITE, LOCKED> {
+impl<const WRITE: bool, const LOCKED: bool> FastPath<Rma> for RmaPath<WRITE, LOCKED> {
     type Of = Endpoint;
     const NEXT: Rma = if WRITE { general::write } else { general::read };
 

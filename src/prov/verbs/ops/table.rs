@@ -21,9 +21,9 @@ static UNLOCKED: EpOps = of_lock::<false>();
 
 const fn of_lock<const LOCKED: bool>() -> EpOps {
     EpOps {
-        write: fast_rma::<Request<WRITE, LOCKED>>,
-        read: fast_rma::<Request<READ, LOCKED>>,
-        send: fast_message::<Request<SEND, LOCKED>>,
+        write: fast_rma::<RequestPath<WRITE, LOCKED>>,
+        read: fast_rma::<RequestPath<READ, LOCKED>>,
+        send: fast_message::<RequestPath<SEND, LOCKED>>,
         recv: fast_message::<RecvPath<LOCKED>>,
         ..general::GENERAL_ENTRIES
     }
@@ -52,9 +52,9 @@ fn post_failed<const LOCKED: bool>(mut armed: PreparedPost<'_, LOCKED>, rc: i32)
 }
 
 /// gdrfab_write(), gdrfab_read() and gdrfab_send() as one work request.
-struct Request<const KIND: u8, const LOCKED: bool>;
+struct RequestPath<const KIND: u8, const LOCKED: bool>;
 
-impl<const KIND: u8, const LOCKED: bool> FastPath<Rma> for Request<KIND, LOCKED> {
+impl<const KIND: u8, const LOCKED: bool> FastPath<Rma> for RequestPath<KIND, LOCKED> {
     type Of = Shared;
     const NEXT: Rma = if KIND == WRITE { general::write } else { general::read };
 
@@ -65,7 +65,7 @@ impl<const KIND: u8, const LOCKED: bool> FastPath<Rma> for Request<KIND, LOCKED>
     }
 }
 
-impl<const LOCKED: bool> FastPath<Message> for Request<SEND, LOCKED> {
+impl<const LOCKED: bool> FastPath<Message> for RequestPath<SEND, LOCKED> {
     type Of = Shared;
     const NEXT: Message = general::send;
 

@@ -178,7 +178,7 @@ pub enum Dir {
 
 /// One copy of a list.
 #[derive(Clone, Copy, Debug)]
-pub struct Copy {
+pub struct StreamCopy {
     pub dir: Dir,
     pub to: u64,
     pub from: u64,

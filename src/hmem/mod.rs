@@ -29,7 +29,9 @@ use crate::config;
 use crate::error::{Error, Result, errno};
 use crate::sys::process;
 pub use interface::{Interface, span};
-pub use memory::{Allocation, Copy, DeviceFacts, DeviceId, Dir, DmaBuf, Export, HANDLE_BYTES, Iface, Import, Kind, Offer, Pinned, Undo};
+pub use memory::{
+    Allocation, DeviceFacts, DeviceId, Dir, DmaBuf, Export, HANDLE_BYTES, Iface, Import, Kind, Offer, Pinned, StreamCopy, Undo,
+};
 use parking_lot::Mutex;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A stream of copies: posting does not wait, and the copies complete in order.
 
-use super::memory::{Copy, Dir};
+use super::memory::{Dir, StreamCopy};
 use crate::error::{Error, Result, errno};
 
 /// Largest number of copies for one call of a driver. Some drivers hang on larger batches.
@@ -22,7 +22,7 @@ pub trait Stream: Send {
     ///
     /// # Safety
     /// As for `post`, for each copy.
-    unsafe fn post_all(&mut self, copies: &[Copy]) -> Result<u64> {
+    unsafe fn post_all(&mut self, copies: &[StreamCopy]) -> Result<u64> {
         let mut last = 0;
         for c in copies {
             // SAFETY: the caller promises that both sides of each copy stay valid until it is done.
@@ -36,7 +36,7 @@ pub trait Stream: Send {
     ///
     /// # Safety
     /// As for `post`, for each copy.
-    unsafe fn post_list(&mut self, copies: &[Copy], _reached: bool, _name: u64) -> Result<u64> {
+    unsafe fn post_list(&mut self, copies: &[StreamCopy], _reached: bool, _name: u64) -> Result<u64> {
         let mut last = 0;
         for some in copies.chunks(TOGETHER) {
             // SAFETY: the caller promises that both sides of each copy stay valid until it is done.

@@ -3,7 +3,7 @@
 //! driver (`GDRFAB_HMEM_DRIVER=thread`). Each call is passed to that thread and waits for its result, which costs two thread
 //! switches.
 
-use super::{Allocation, Copy, DeviceFacts, Dir, DmaBuf, Export, Iface, Import, Interface, Offer, Pinned, Stream, Undo};
+use super::{Allocation, DeviceFacts, Dir, DmaBuf, Export, Iface, Import, Interface, Offer, Pinned, Stream, StreamCopy, Undo};
 use crate::error::{Error, Result, errno};
 use crate::sys::thread;
 use parking_lot::Mutex;
@@ -174,7 +174,7 @@ impl Stream for ThreadedStream {
         self.run(|s| unsafe { s.post(dir, to, from, len) })
     }
 
-    unsafe fn post_list(&mut self, copies: &[Copy], reached: bool, name: u64) -> Result<u64> {
+    unsafe fn post_list(&mut self, copies: &[StreamCopy], reached: bool, name: u64) -> Result<u64> {
         // SAFETY: the caller promises that both sides of each copy stay valid until it is done.
         self.run(|s| unsafe { s.post_list(copies, reached, name) })
     }

@@ -6,7 +6,7 @@
 use super::ring::CopyRing;
 use super::wire::{Answer, HELLO, REQUEST_BYTES, Request, RequestKind, encode_answer};
 use crate::error::{Error, Result, errno};
-use crate::hmem::{self, Copy, DeviceId, Dir, Iface, Import, Offer, Site, Stream};
+use crate::hmem::{self, DeviceId, Dir, Iface, Import, Offer, Site, Stream, StreamCopy};
 use crate::sys::{process, socket, time};
 use std::collections::{HashMap, VecDeque};
 use std::os::fd::{AsFd, OwnedFd};
@@ -25,7 +25,7 @@ struct DriverQueue {
     /// Copies given to the driver: the driver stream's number of the copy, and the number of the stream that posted the
     /// copy.
     in_flight: VecDeque<(u64, u64)>,
-    batch: Vec<Copy>,
+    batch: Vec<StreamCopy>,
     /// The streams of the copies in `batch`.
     owners: Vec<u64>,
     /// The driver's error, if the stream failed.
@@ -162,7 +162,7 @@ impl Server {
                 served.fail(Error::new(errno::EFAULT, words));
                 continue;
             }
-            queue.batch.push(Copy { dir: Dir::Within, to, from, len: len as usize });
+            queue.batch.push(StreamCopy { dir: Dir::Within, to, from, len: len as usize });
             served.taken += 1;
             queue.owners.push(*number);
         }

@@ -7,7 +7,7 @@ use super::driver::{self, Driver, pointer};
 use super::list::{Slabs, is_for_kernel};
 use crate::error::{Error, Result, errno};
 use crate::hmem::stream::TOGETHER;
-use crate::hmem::{Copy, Dir, Stream};
+use crate::hmem::{Dir, Stream, StreamCopy};
 use crate::sys::mem::page_size;
 use cudarc::driver::sys::{CUcontext, CUevent, CUmemcpyAttributes, CUmemcpySrcAccessOrder, CUstream};
 use std::collections::VecDeque;
@@ -70,7 +70,7 @@ unsafe fn start(driver: &Driver, stream: CUstream, dir: Dir, to: u64, from: u64,
 ///
 /// # Safety
 /// As for [`begin`].
-unsafe fn begin_all(driver: &Driver, stream: CUstream, copies: &[Copy]) -> Result<()> {
+unsafe fn begin_all(driver: &Driver, stream: CUstream, copies: &[StreamCopy]) -> Result<()> {
     let (mut to, mut from): (Vec<u64>, Vec<u64>) = copies.iter().map(|c| (c.to, c.from)).unzip();
     let mut lens: Vec<usize> = copies.iter().map(|c| c.len).collect();
     // SAFETY: the struct has only numbers; zeros mean that the location of the memory is not given.
@@ -224,7 +224,7 @@ impl CudaStream {
     ///
     /// # Safety
     /// As for `post`, for each copy.
-    unsafe fn post_batch(&mut self, copies: &[Copy], known: bool) -> Result<u64> {
+    unsafe fn post_batch(&mut self, copies: &[StreamCopy], known: bool) -> Result<u64> {
         let driver = &self.core.driver;
         let together = copies.len() > 1 && self.batches && driver.has("cuMemcpyBatchAsync_v2");
         if !together || self.failed.is_some() || !known || copies.iter().any(|c| c.len == 0) {
@@ -322,13 +322,13 @@ impl Stream for CudaStream {
         Ok(self.posted)
     }
 
-    unsafe fn post_all(&mut self, copies: &[Copy]) -> Result<u64> {
+    unsafe fn post_all(&mut self, copies: &[StreamCopy]) -> Result<u64> {
         let within = copies.iter().all(|c| c.dir == Dir::Within);
         // SAFETY: the caller says that both sides of each copy stay until the stream has passed it.
         unsafe { self.post_batch(copies, within) }
     }
 
-    unsafe fn post_list(&mut self, copies: &[Copy], reached: bool, name: u64) -> Result<u64> {
+    unsafe fn post_list(&mut self, copies: &[StreamCopy], reached: bool, name: u64) -> Result<u64> {
         let mut rest = copies;
         while reached && self.kernels && self.failed.is_none() && is_for_kernel(rest) {
             let core = self.core.clone();

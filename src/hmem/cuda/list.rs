@@ -7,7 +7,7 @@ use super::core::Core;
 use super::driver::{self, Driver, pointer};
 use crate::config;
 use crate::error::{Error, Result, errno};
-use crate::hmem::Copy;
+use crate::hmem::StreamCopy;
 use cudarc::driver::sys::{CUfunction, CUmodule, CUstream};
 use std::ffi::c_void;
 use std::ops::RangeInclusive;
@@ -143,7 +143,7 @@ pub(super) fn max_groups() -> u32 {
 }
 
 /// True if this list is copied by the kernel.
-pub(super) fn is_for_kernel(copies: &[Copy]) -> bool {
+pub(super) fn is_for_kernel(copies: &[StreamCopy]) -> bool {
     let total: usize = copies.iter().map(|c| c.len).sum();
     copies.len() > 1 && max_groups() > 0 && total / copies.len() <= BLOCK_MAX
 }
@@ -167,7 +167,7 @@ impl Core {
         device: u32,
         stream: CUstream,
         slabs: &mut Slabs,
-        copies: &[Copy],
+        copies: &[StreamCopy],
         (done, next): (u64, u64),
         name: u64,
     ) -> Result<usize> {

@@ -6,7 +6,7 @@
 use super::direct::{notices, notify};
 use crate::config;
 use crate::error::{Code, Error, Result};
-use crate::hmem::{self, Copy, Site};
+use crate::hmem::{self, Site, StreamCopy};
 use crate::mr::Paths;
 use crate::prov::bind::Ending;
 use crate::prov::list::{List, Native, Run};
@@ -189,7 +189,7 @@ unsafe fn post_blocks(
     let name = if reached && list.runs.len() <= COPIES { conn.devices.keep(list.number, dir, regions) } else { 0 };
     let stream = &mut conn.devices.streams[at].stream;
     let mut ticket = conn.devices.flights.back().map_or(0, |f| f.ticket);
-    let mut copies: Vec<Copy> = Vec::with_capacity(list.runs.len().min(COPIES));
+    let mut copies: Vec<StreamCopy> = Vec::with_capacity(list.runs.len().min(COPIES));
     let mut first = 0;
     for (i, run) in list.runs.iter().enumerate() {
         let region = &regions[run.pair as usize];
@@ -197,11 +197,11 @@ unsafe fn post_blocks(
         if region.more.is_none() {
             let there = region.one.here() as u64 + (run.addr - region.base);
             let (to, from) = if write { (there, here) } else { (here, there) };
-            copies.push(Copy { dir: how, to, from, len: run.len() });
+            copies.push(StreamCopy { dir: how, to, from, len: run.len() });
         } else {
             for (there, n) in region.walk(run.addr - region.base, run.len()) {
                 let (to, from) = if write { (there.here as u64, here) } else { (here, there.here as u64) };
-                copies.push(Copy { dir: how, to, from, len: n });
+                copies.push(StreamCopy { dir: how, to, from, len: n });
                 here += n as u64;
             }
         }

@@ -5,7 +5,7 @@
 
 use super::mr::Inside;
 use crate::error::{Code, Error, Result, errno};
-use crate::hmem::{self, Copy, Dir, Pinned, Site, Stream};
+use crate::hmem::{self, Dir, Pinned, Site, Stream, StreamCopy};
 use crate::prov::op::{Iov, Pieces};
 use crate::prov::tcp::wire::frame::PART;
 use crate::sys::mem::{self, Mapping, Protection};
@@ -76,7 +76,7 @@ impl StagingLane {
         let mut at = self.slot(slot).addr() as u64;
         let mut parts = pieces.parts(skip as usize, len).peekable();
         let mut ticket = 0;
-        let mut some: Vec<Copy> = Vec::new();
+        let mut some: Vec<StreamCopy> = Vec::new();
         while parts.peek().is_some() {
             some.clear();
             let mut reached = self.reached;
@@ -85,7 +85,7 @@ impl StagingLane {
                 let (to, from) = if dir == Dir::ToDevice { (addr, at) } else { (at, addr) };
                 at += len as u64;
                 reached = reached && reach.holds(*site, addr, len as u64);
-                some.push(Copy { dir, to, from, len });
+                some.push(StreamCopy { dir, to, from, len });
             }
             let posted = match some[..] {
                 // SAFETY: the slot is long enough, and the caller of `post` keeps the device's pieces until the copies are done.

@@ -9,7 +9,7 @@ use cudarc::driver::sys::{CUmemPoolProps, CUmemoryPool};
 use fakes::{fault, fds, hex, unhex};
 use gdrfab::error::errno;
 use gdrfab::hmem::cuda::{self, driver::Driver};
-use gdrfab::hmem::{self, Dir, Export, Interface, Kind, Offer, Stream};
+use gdrfab::hmem::{self, Dir, Export, Interface, MemoryKind, Offer, Stream};
 use std::ffi::{c_int, c_uint, c_void};
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::process::Command;
@@ -200,7 +200,7 @@ fn import() {
             assert_eq!(one.device, wanted);
         }
         let found = up.detect(one.base + 10).unwrap().unwrap();
-        assert_eq!((found.kind, found.base), (Kind::Imported, one.base));
+        assert_eq!((found.kind, found.base), (MemoryKind::Imported, one.base));
         assert_eq!(up.export(&found).unwrap_err().errno, errno::EOPNOTSUPP);
         assert!(up.import(&Offer { len: 1 << 50, ..offer }, wanted).is_err(), "more than there is");
         assert!(up.import(&Offer { handle: [7; 64], fd: None, ..offer }, wanted).is_err(), "nonsense");
@@ -261,14 +261,14 @@ fn whole() {
     call!(program, cuCtxGetCurrent(&mut current));
     assert!(current.is_null());
     let segment = up.detect(made + 5).unwrap().unwrap();
-    assert_eq!((segment.kind, segment.base, segment.device), (Kind::Segment, made, 0));
+    assert_eq!((segment.kind, segment.base, segment.device), (MemoryKind::Segment, made, 0));
     program.context(0);
     let (plain, second) = (program.plain(BYTES), program.plain(BYTES));
     let found = up.detect(second + 100).unwrap().unwrap();
-    assert_eq!((found.kind, found.base, found.len), (Kind::Plain, second, BYTES as u64));
+    assert_eq!((found.kind, found.base, found.len), (MemoryKind::Plain, second, BYTES as u64));
     assert_eq!(up.identity(second), Some(found.id));
     let managed = up.detect(program.managed(8192)).unwrap().unwrap();
-    assert_eq!(managed.kind, Kind::Managed);
+    assert_eq!(managed.kind, MemoryKind::Managed);
     assert_eq!(up.export(&managed).unwrap_err().errno, errno::EOPNOTSUPP);
 
     // Memory at a reused address is not the freed memory.
@@ -337,7 +337,7 @@ fn whole() {
     let lent = [program.pooled(pool, BYTES), program.pooled(pool, BYTES)];
     let lonely = up.detect(program.pooled(program.pool(0), BYTES)).unwrap().unwrap();
     let e = up.export(&lonely).unwrap_err();
-    assert!(lonely.kind == Kind::Pool && e.errno == errno::EOPNOTSUPP, "{e}");
+    assert!(lonely.kind == MemoryKind::Pool && e.errno == errno::EOPNOTSUPP, "{e}");
     println!("{e}");
     let mut open = Vec::new();
     for wanted in ["none".to_string()].into_iter().chain((0..devices.len()).map(|d| d.to_string())) {
@@ -384,7 +384,7 @@ fn old() {
     let up: &'static dyn Interface = Box::leak(cuda::open(false).unwrap());
     let made = up.alloc(0, BYTES as u64).unwrap();
     let found = up.detect(made + 5).unwrap().unwrap();
-    assert_eq!((found.kind, found.base, found.len), (Kind::Plain, made, BYTES as u64));
+    assert_eq!((found.kind, found.base, found.len), (MemoryKind::Plain, made, BYTES as u64));
     assert_eq!(up.detect(&raw const found as u64).unwrap(), None);
     assert_eq!(up.devices()[0].dmabuf.as_ref().map(|e| e.errno), Some(errno::ENOSYS));
     assert_eq!(up.export_dmabuf(made, 100, false).unwrap_err().errno, errno::ENOSYS);

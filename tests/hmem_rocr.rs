@@ -5,7 +5,7 @@ mod fakes;
 
 use fakes::{Case, again, fails, fault, fds, hex, load, pattern, refuse, refused, store, unhex};
 use gdrfab::error::errno;
-use gdrfab::hmem::{self, Dir, HANDLE_BYTES, Iface, Interface, Kind, Offer};
+use gdrfab::hmem::{self, Dir, HANDLE_BYTES, Iface, Interface, MemoryKind, Offer};
 use libloading::os::unix::Library;
 
 const CASES: &[Case] = &[
@@ -55,7 +55,7 @@ fn detection() {
 
     let a = up.alloc(1, PAGE + 1).unwrap();
     let found = up.detect(a + 5).unwrap().unwrap();
-    assert_eq!((found.base, found.len, found.device, found.kind), (a, 2 * PAGE, 1, Kind::Plain));
+    assert_eq!((found.base, found.len, found.device, found.kind), (a, 2 * PAGE, 1, MemoryKind::Plain));
     assert!(found.id != 0 && up.identity(a) == Some(found.id) && up.identity(a + PAGE) == Some(found.id));
     assert!(up.detect(a + 2 * PAGE).unwrap().is_none_or(|next| next.id != found.id));
     assert!(up.detect(&found as *const _ as u64).unwrap().is_none() && up.detect(0).unwrap().is_none());
@@ -75,7 +75,7 @@ fn detection() {
     let mut host = vec![0u8; 3 * PAGE as usize];
     let pinned = up.pin(host.as_mut_ptr() as u64, host.len() as u64).unwrap();
     let found = up.detect(host.as_ptr() as u64 + 1).unwrap().unwrap();
-    assert_eq!((found.kind, found.base, found.len), (Kind::Pinned, host.as_ptr() as u64, 3 * PAGE));
+    assert_eq!((found.kind, found.base, found.len), (MemoryKind::Pinned, host.as_ptr() as u64, 3 * PAGE));
     drop(pinned);
     assert!(up.detect(host.as_ptr() as u64).unwrap().is_none());
 }
@@ -129,7 +129,7 @@ fn importer() {
     assert_eq!((one.device, one.len), (1, 3 * PAGE));
     assert_eq!(load(up, 1, one.base + PAGE, 17).unwrap(), b"from the exporter");
     store(up, 1, one.base + 2 * PAGE - 4, b"imported").unwrap();
-    assert_eq!(up.detect(one.base + 1).unwrap().unwrap().kind, Kind::Imported);
+    assert_eq!(up.detect(one.base + 1).unwrap().unwrap().kind, MemoryKind::Imported);
     // Imported memory cannot be exported again: the runtime would crash.
     fails(up.export_dmabuf(one.base, 1, false), errno::EOPNOTSUPP, "imported");
     fails(up.export(&up.detect(one.base).unwrap().unwrap()).map(|_| ()), errno::EOPNOTSUPP, "imported");

@@ -5,7 +5,7 @@ mod fakes;
 
 use fakes::{Case, again, fails, fds, hex, load, pattern, refuse, refused, store, unhex};
 use gdrfab::error::errno;
-use gdrfab::hmem::{self, Dir, HANDLE_BYTES, Iface, Interface, Kind, Offer};
+use gdrfab::hmem::{self, Dir, HANDLE_BYTES, Iface, Interface, MemoryKind, Offer};
 use libloading::os::unix::Library;
 use std::ffi::c_void;
 use std::os::fd::{AsFd, AsRawFd};
@@ -124,7 +124,7 @@ fn detection() {
 
     let a = up.alloc(1, PAGE + 1).unwrap();
     let found = up.detect(a + 5).unwrap().unwrap();
-    assert_eq!((found.base, found.len, found.device, found.kind), (a, 2 * PAGE, 1, Kind::Plain));
+    assert_eq!((found.base, found.len, found.device, found.kind), (a, 2 * PAGE, 1, MemoryKind::Plain));
     assert!(found.id != 0 && up.identity(a) == Some(found.id) && up.identity(a + PAGE) == Some(found.id));
     assert!(up.detect(&found as *const _ as u64).unwrap().is_none() && up.detect(0).unwrap().is_none());
     assert_eq!(hmem::span(up, a, 2 * PAGE).unwrap().len(), 1);
@@ -142,7 +142,7 @@ fn application() {
     let (app, up) = (App::new(), up());
     let (a, h, s) = (app.device(100), app.host(PAGE as usize), app.shared(PAGE as usize));
     let kinds = [a, h + 1, s + 9].map(|at| up.detect(at).unwrap().unwrap().kind);
-    assert_eq!(kinds, [Kind::Plain, Kind::Pinned, Kind::Managed]);
+    assert_eq!(kinds, [MemoryKind::Plain, MemoryKind::Pinned, MemoryKind::Managed]);
     fails(up.export_dmabuf(a, 1, false), errno::EOPNOTSUPP, "ze_external_memory_export_desc_t");
     fails(up.export_dmabuf(h, 1, false), errno::EOPNOTSUPP, "pinned host");
     fails(up.export_dmabuf(s, 1, false), errno::EOPNOTSUPP, "managed");
@@ -190,7 +190,7 @@ fn importer() {
     assert_eq!((one.device, one.len), (1, 3 * PAGE));
     assert_eq!(load(up, 1, one.base + PAGE, 17).unwrap(), b"from the exporter");
     store(up, 1, one.base + 2 * PAGE - 4, b"imported").unwrap();
-    assert_eq!(up.detect(one.base + 1).unwrap().unwrap().kind, Kind::Imported);
+    assert_eq!(up.detect(one.base + 1).unwrap().unwrap().kind, MemoryKind::Imported);
     fails(up.export(&up.detect(one.base).unwrap().unwrap()).map(|_| ()), errno::EOPNOTSUPP, "imported");
     let (two, base) = (up.import(&offer(1, 3 * PAGE), Some(0)).unwrap(), one.base);
     assert_eq!(two.device, 1);

@@ -9,7 +9,7 @@ mod world;
 use fakes::{Case, fails, fault};
 use gdrfab::error::{Code, errno};
 use gdrfab::fabric::{self, Info, Near};
-use gdrfab::hmem::{self, Iface, Kind, Site};
+use gdrfab::hmem::{self, Iface, MemoryKind, Site};
 use gdrfab::mr::{Access, PathPolicy, Paths};
 use gdrfab::mr::{Attr, Memory, Source};
 use gdrfab::prov::flags;
@@ -141,7 +141,7 @@ fn registration() {
     let whole = [iov(&bytes)];
     let mr = world.register(memory(&whole)).unwrap();
     let facts = mr.facts().unwrap();
-    assert_eq!((facts.paths, facts.base, facts.len, facts.kind), (Paths::NIC, whole[0].addr() as u64, 3 * 4096, Kind::Host));
+    assert_eq!((facts.paths, facts.base, facts.len, facts.kind), (Paths::NIC, whole[0].addr() as u64, 3 * 4096, MemoryKind::Host));
     assert!(facts.key != 0 && facts.key <= u64::from(u32::MAX), "the device's own key");
     let words = mr.explain().unwrap();
     assert!(words.contains("fake0") && words.contains("(ibv_reg_mr): taken"), "{words}");

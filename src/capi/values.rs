@@ -6,7 +6,7 @@ use super::cq::*;
 use super::types::*;
 use crate::error::{Code, errno};
 use crate::fabric;
-use crate::hmem::{Iface, Kind};
+use crate::hmem::{Iface, MemoryKind};
 use crate::mr::Paths;
 use crate::prov::{EventKind, flags, info};
 
@@ -31,10 +31,10 @@ const _: () = {
     assert!(GDRFAB_PATH_PEER_MEM == Paths::PEER_MEM.bits() && GDRFAB_RX_CQ_DATA == flags::RX_CQ_DATA);
     assert!(GDRFAB_PATH_SOCKET == Paths::SOCKET.bits() && GDRFAB_MR_LOCAL == flags::MR_MODE_LOCAL);
     assert!(GDRFAB_HMEM_SYSTEM == Iface::System as u32 && GDRFAB_HMEM_SYNAPSEAI == Iface::SynapseAi as u32);
-    assert!(GDRFAB_HMEM_KIND_HOST == Kind::Host as u32 && GDRFAB_HMEM_KIND_PLAIN == Kind::Plain as u32);
-    assert!(GDRFAB_HMEM_KIND_POOL == Kind::Pool as u32 && GDRFAB_HMEM_KIND_SEGMENT == Kind::Segment as u32);
-    assert!(GDRFAB_HMEM_KIND_MANAGED == Kind::Managed as u32 && GDRFAB_HMEM_KIND_PINNED == Kind::Pinned as u32);
-    assert!(GDRFAB_HMEM_KIND_IMPORTED == Kind::Imported as u32);
+    assert!(GDRFAB_HMEM_KIND_HOST == MemoryKind::Host as u32 && GDRFAB_HMEM_KIND_PLAIN == MemoryKind::Plain as u32);
+    assert!(GDRFAB_HMEM_KIND_POOL == MemoryKind::Pool as u32 && GDRFAB_HMEM_KIND_SEGMENT == MemoryKind::Segment as u32);
+    assert!(GDRFAB_HMEM_KIND_MANAGED == MemoryKind::Managed as u32 && GDRFAB_HMEM_KIND_PINNED == MemoryKind::Pinned as u32);
+    assert!(GDRFAB_HMEM_KIND_IMPORTED == MemoryKind::Imported as u32);
     assert!(GDRFAB_NOTIFY == EventKind::Notify as u32 && GDRFAB_SHUTDOWN == EventKind::Shutdown as u32);
     assert!(GDRFAB_ETOOSMALL == errno::ETOOSMALL && GDRFAB_EOPBADSTATE == errno::EOPBADSTATE && GDRFAB_EAVAIL == errno::EAVAIL);
     assert!(GDRFAB_EBADFLAGS == errno::EBADFLAGS && GDRFAB_ENOEQ == errno::ENOEQ && GDRFAB_ENOCQ == errno::ENOCQ);

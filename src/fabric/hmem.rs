@@ -4,7 +4,7 @@
 //! not a fault in the middle of a copy.
 
 use crate::error::{Error, Result, errno};
-use crate::hmem::{self, Allocation, DeviceFacts, Dir, DmaBuf, Iface, Interface, Kind};
+use crate::hmem::{self, Allocation, DeviceFacts, Dir, DmaBuf, Iface, Interface, MemoryKind};
 use std::fmt::Write;
 
 /// The devices of an interface, or the reason why the interface cannot be used.
@@ -219,8 +219,8 @@ fn side(at: At, device_side: &str, addr: u64, host_side: &str, host: u64, len: u
 }
 
 /// True if memory of this kind lies on one device.
-fn belongs_to_device(kind: Kind) -> bool {
-    matches!(kind, Kind::Plain | Kind::Pool | Kind::Segment)
+fn belongs_to_device(kind: MemoryKind) -> bool {
+    matches!(kind, MemoryKind::Plain | MemoryKind::Pool | MemoryKind::Segment)
 }
 
 fn foreign(name: &str, addr: u64, iface: Iface) -> Error {
@@ -231,7 +231,7 @@ fn foreign(name: &str, addr: u64, iface: Iface) -> Error {
 fn check_host(name: &str, addr: u64) -> Result<()> {
     for up in Iface::ALL.into_iter().filter(|i| *i != Iface::System).filter_map(hmem::opened) {
         if let Some(found) = up.detect(addr)?
-            && (belongs_to_device(found.kind) || found.kind == Kind::Imported)
+            && (belongs_to_device(found.kind) || found.kind == MemoryKind::Imported)
         {
             let (vendor, device) = (found.iface.name(), found.device);
             return Err(Error::invalid(format!("{name}: {addr:#x} is memory of {vendor} device {device}, and must be host memory")));

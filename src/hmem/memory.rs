@@ -39,7 +39,7 @@ impl Iface {
 /// The kind of an allocation, on which the possible exports and copies depend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 #[repr(u32)]
-pub enum Kind {
+pub enum MemoryKind {
     /// Host memory that no vendor knows.
     #[default]
     Host = 0,
@@ -57,16 +57,16 @@ pub enum Kind {
     Imported = 6,
 }
 
-impl Kind {
+impl MemoryKind {
     pub fn name(self) -> &'static str {
         match self {
-            Kind::Host => "host",
-            Kind::Plain => "plain",
-            Kind::Pool => "pool",
-            Kind::Segment => "vmm segment",
-            Kind::Managed => "managed",
-            Kind::Pinned => "pinned host",
-            Kind::Imported => "imported",
+            MemoryKind::Host => "host",
+            MemoryKind::Plain => "plain",
+            MemoryKind::Pool => "pool",
+            MemoryKind::Segment => "vmm segment",
+            MemoryKind::Managed => "managed",
+            MemoryKind::Pinned => "pinned host",
+            MemoryKind::Imported => "imported",
         }
     }
 }
@@ -77,8 +77,8 @@ pub struct Allocation {
     pub iface: Iface,
     /// The vendor's number of the device in this process.
     pub device: u32,
-    pub kind: Kind,
-    /// First byte and length of the allocation; of the physical segment for [`Kind::Segment`].
+    pub kind: MemoryKind,
+    /// First byte and length of the allocation; of the physical segment for [`MemoryKind::Segment`].
     pub base: u64,
     pub len: u64,
     /// Identity that no other allocation of this process ever gets; 0 if the vendor has no such number.

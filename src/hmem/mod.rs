@@ -30,7 +30,7 @@ use crate::error::{Error, Result, errno};
 use crate::sys::process;
 pub use interface::{Interface, span};
 pub use memory::{
-    Allocation, DeviceFacts, DeviceId, Dir, DmaBuf, Export, HANDLE_BYTES, Iface, Import, Kind, Offer, Pinned, StreamCopy, Undo,
+    Allocation, DeviceFacts, DeviceId, Dir, DmaBuf, Export, HANDLE_BYTES, Iface, Import, MemoryKind, Offer, Pinned, StreamCopy, Undo,
 };
 use parking_lot::Mutex;
 use std::sync::OnceLock;

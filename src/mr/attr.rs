@@ -2,7 +2,7 @@
 //! The attributes of a registration as every provider takes them, and the names and properties of the resulting region.
 
 use super::{Access, Iov, PathPolicy, Paths};
-use crate::hmem::{Kind, Site};
+use crate::hmem::{MemoryKind, Site};
 use std::os::fd::BorrowedFd;
 
 /// Largest number of iovecs of one region.
@@ -63,7 +63,7 @@ impl Attr<'_> {
 #[derive(Clone, Debug)]
 pub struct Facts {
     pub site: Site,
-    pub kind: Kind,
+    pub kind: MemoryKind,
     pub key: u64,
     pub base: u64,
     pub len: u64,

@@ -5,7 +5,7 @@
 use super::Iov;
 use super::attr::Memory;
 use crate::error::{Error, Result};
-use crate::hmem::{self, Allocation, Iface, Interface, Kind, Site};
+use crate::hmem::{self, Allocation, Iface, Interface, MemoryKind, Site};
 
 pub fn check_range(iov: &Iov, i: usize) -> Result<()> {
     if iov.addr() == 0 {
@@ -38,7 +38,7 @@ pub fn site_of(memory: Memory, base: u64) -> Result<Option<Site>> {
         Memory::Host => Ok(None),
         Memory::Device(site) => Ok(Some(site)),
         Memory::Auto => Ok(match hmem::detect(base)? {
-            found if found.kind == Kind::Host => None,
+            found if found.kind == MemoryKind::Host => None,
             found => Some(Site { iface: found.iface, device: found.device }),
         }),
     }
@@ -52,7 +52,7 @@ pub fn is_on_device(memory: Memory, base: u64) -> bool {
         Memory::Device(site) => hmem::get(site.iface).and_then(|up| up.detect(base)).ok().flatten(),
         Memory::Auto => hmem::detect(base).ok(),
     };
-    found.is_some_and(|of| !matches!(of.kind, Kind::Host | Kind::Pinned))
+    found.is_some_and(|of| !matches!(of.kind, MemoryKind::Host | MemoryKind::Pinned))
 }
 
 /// Refuses device addresses, because the CPU would fault on them. Only open drivers are asked: this process can have no
@@ -64,7 +64,7 @@ pub fn refuse_device_memory(iovs: &[Iov]) -> Result<()> {
     for up in Iface::ALL.into_iter().skip(1).filter_map(hmem::opened) {
         for (i, iov) in iovs.iter().enumerate() {
             if let Some(found) = up.detect(iov.addr() as u64)?
-                && !matches!(found.kind, Kind::Pinned | Kind::Managed | Kind::Host)
+                && !matches!(found.kind, MemoryKind::Pinned | MemoryKind::Managed | MemoryKind::Host)
             {
                 let name = up.iface().name();
                 return Err(Error::invalid(format!(
@@ -81,7 +81,7 @@ pub fn refuse_device_memory(iovs: &[Iov]) -> Result<()> {
 
 /// Calls `each` for every allocation of `site` that the ranges lie in, with the range, and the address in the range
 /// where the part inside this allocation begins. All allocations must be of one kind, which is the result.
-pub fn each_allocation(up: &dyn Interface, site: Site, iovs: &[Iov], mut each: impl FnMut(&Iov, u64, &Allocation)) -> Result<Kind> {
+pub fn each_allocation(up: &dyn Interface, site: Site, iovs: &[Iov], mut each: impl FnMut(&Iov, u64, &Allocation)) -> Result<MemoryKind> {
     let mut kind = None;
     for (i, iov) in iovs.iter().enumerate() {
         let mut at = iov.addr() as u64;

@@ -5,7 +5,7 @@ use super::attr::Attr;
 use super::piece::{Span, Walk, walk};
 use super::{Access, Facts, Iov, PathPolicy, Paths};
 use crate::error::{Code, Error, Result, errno};
-use crate::hmem::{self, Allocation, Kind, Site};
+use crate::hmem::{self, Allocation, MemoryKind, Site};
 use std::ops::Deref;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -97,7 +97,7 @@ pub struct Location<P> {
     pub base: u64,
     pub len: u64,
     pub site: Site,
-    pub kind: Kind,
+    pub kind: MemoryKind,
 }
 
 /// The registration modes of a domain (`GDRFAB_MR_VIRT_ADDR`, `GDRFAB_MR_PROV_KEY`), and the paths that this process

@@ -346,7 +346,7 @@ pub fn wait_until(ms: u64, busy: &'static str, mut quiet: impl FnMut() -> Result
 mod tests {
     use super::*;
     use crate::error::Code;
-    use crate::hmem::{Kind, Site};
+    use crate::hmem::{MemoryKind, Site};
     use crate::mr::region::{Location, Piece, Pieces};
     use crate::mr::{Access, Attr, Paths};
 
@@ -360,7 +360,7 @@ mod tests {
     fn region(pieces: &[(usize, usize)]) -> Plain {
         let list: Vec<_> = pieces.iter().map(|&(addr, len)| Piece { iov: named(addr, len), id: 0, at: () }).collect();
         let (base, len) = (pieces[0].0 as u64, pieces.iter().map(|p| p.1 as u64).sum());
-        let location = Location { pieces: Pieces::from(list), base, len, site: Site::HOST, kind: Kind::Host };
+        let location = Location { pieces: Pieces::from(list), base, len, site: Site::HOST, kind: MemoryKind::Host };
         Region::new(&Attr::plain(Access::REMOTE_READ), 0, base, Paths::STAGED, location, ())
     }
 

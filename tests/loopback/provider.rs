@@ -3,7 +3,7 @@
 //! operations and no thread. The posting thread copies, so each operation except a receive is over at once.
 
 use gdrfab::error::{Code, Error, Result, errno};
-use gdrfab::hmem::{Kind, Site};
+use gdrfab::hmem::{MemoryKind, Site};
 use gdrfab::mr::alloc::Allocations;
 use gdrfab::mr::location::extent;
 use gdrfab::mr::piece::{load, store};
@@ -79,7 +79,7 @@ impl Domain for Local {
     fn register(&self, attr: &Attr<'_>) -> Result<RegionId> {
         let Memory::Iov(iovs) = attr.source else { return Err(Error::invalid("attr: host memory is expected")) };
         let (base, len) = extent(iovs)?;
-        let location = Location { pieces: Pieces::of(iovs, |_| ()), base, len, site: Site::HOST, kind: Kind::Host };
+        let location = Location { pieces: Pieces::of(iovs, |_| ()), base, len, site: Site::HOST, kind: MemoryKind::Host };
         let mut regions = self.regions.lock();
         let names = regions.reserve(KeyOf::Domain, false)?;
         Ok(regions.fill(names, Region::new(attr, names.key, base, Paths::DIRECT, location, ())))

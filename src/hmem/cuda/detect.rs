@@ -5,7 +5,7 @@
 use super::core::Core;
 use super::driver::{self, pointer};
 use crate::error::{Error, Result, errno};
-use crate::hmem::{Allocation, Iface, Kind};
+use crate::hmem::{Allocation, Iface, MemoryKind};
 use std::ffi::c_void;
 
 const ATTRIBUTES: [u32; 11] = [
@@ -35,7 +35,7 @@ impl Core {
             },
         };
         let Some(mut found) = classify(&answers) else { return Ok(None) };
-        if found.kind != Kind::Pinned && found.device as usize >= self.facts.len() {
+        if found.kind != MemoryKind::Pinned && found.device as usize >= self.facts.len() {
             let words = format!("cuda: the driver says that {addr:#x} is on device {}, of {}", found.device, self.facts.len());
             return Err(Error::new(errno::EIO, words));
         }
@@ -43,7 +43,7 @@ impl Core {
             (found.base, found.len) = self.range(addr, found.device)?;
         }
         if self.is_import(found.base) {
-            found.kind = Kind::Imported;
+            found.kind = MemoryKind::Imported;
         }
         Ok(Some(found))
     }
@@ -101,20 +101,20 @@ fn classify(answers: &Answers) -> Option<Allocation> {
         return None;
     }
     let (kind, base, len) = if managed != 0 {
-        (Kind::Managed, start, size)
+        (MemoryKind::Managed, start, size)
     } else if memory == driver::MEMORY_TYPE_HOST {
-        (Kind::Pinned, start, size)
+        (MemoryKind::Pinned, start, size)
     } else if pool != 0 {
-        (Kind::Pool, start, size)
+        (MemoryKind::Pool, start, size)
     } else if context == 0 && legacy == 0 {
         // Mapped segments belong to no context. The range of a mapped segment is the whole reservation, parts of which
         // may be empty; the mapping attributes give the segment itself, and the identity is the segment's too.
-        (Kind::Segment, mapping, mapped)
+        (MemoryKind::Segment, mapping, mapped)
     } else {
-        (Kind::Plain, start, size)
+        (MemoryKind::Plain, start, size)
     };
     // Host memory can be registered without a device.
-    let device = if kind == Kind::Pinned && ordinal > i32::MAX as u32 { 0 } else { ordinal };
+    let device = if kind == MemoryKind::Pinned && ordinal > i32::MAX as u32 { 0 } else { ordinal };
     Some(Allocation { iface: Iface::Cuda, device, kind, base, len, id })
 }
 
@@ -127,17 +127,17 @@ mod tests {
     fn answers_become_kinds() {
         let kind = |answers: Answers| classify(&answers).map(|a| (a.kind, a.base, a.len, a.device));
         let plain = [2, 0, 0, 0x38b, 0x7000_0000, 0x186a0, 0, 0x7000_0000, 0x20_0000, 0x55ae, 1];
-        assert_eq!(kind(plain), Some((Kind::Plain, 0x7000_0000, 0x186a0, 0)));
+        assert_eq!(kind(plain), Some((MemoryKind::Plain, 0x7000_0000, 0x186a0, 0)));
         let segment = [2, 1, 0, 0x390, 0x4480_0000, 0x100_0000, 0, 0x44a0_0000, 0x40_0000, 0, 0];
-        assert_eq!(kind(segment), Some((Kind::Segment, 0x44a0_0000, 0x40_0000, 1)));
+        assert_eq!(kind(segment), Some((MemoryKind::Segment, 0x44a0_0000, 0x40_0000, 1)));
         let hole = [0, 0xffff_fffe, 0, 0, 0x4480_0000, 0x100_0000, 0, 0, 0, 0, 0];
         assert_eq!(kind(hole), None);
         let managed = [2, 0, 1, 0x394, 0x2400_0000, 0x2000, 0, 0x2400_0000, 0x20_0000, 0x55ae, 0];
-        assert_eq!(kind(managed).map(|k| k.0), Some(Kind::Managed));
+        assert_eq!(kind(managed).map(|k| k.0), Some(MemoryKind::Managed));
         let pinned = [1, 0, 0, 0x396, 0xf1000, 0x10000, 0, 0xf1000, 0x10000, 0x55ae, 0];
-        assert_eq!(kind(pinned).map(|k| k.0), Some(Kind::Pinned));
+        assert_eq!(kind(pinned).map(|k| k.0), Some(MemoryKind::Pinned));
         let pool = [2, 0, 0, 0x3a2, 0x48_ea00_0000, 0x2000, 0x55ae, 0x48_ea00_0000, 0x200_0000, 0, 0];
-        assert_eq!(kind(pool), Some((Kind::Pool, 0x48_ea00_0000, 0x2000, 0)));
+        assert_eq!(kind(pool), Some((MemoryKind::Pool, 0x48_ea00_0000, 0x2000, 0)));
         let foreign = [0, 0xffff_fffe, 0, 0, 0, 0, 0, 0, 0, 0, 0];
         assert_eq!(kind(foreign), None);
     }

@@ -5,7 +5,7 @@ use super::core::{CachedHandle, Core, HOW_IPC, HOW_POOL, HOW_SEGMENT};
 use super::driver::{self, own_fd, pointer};
 use super::vmm::Physical;
 use crate::error::{Error, Result, errno};
-use crate::hmem::{Allocation, DmaBuf, Export, HANDLE_BYTES, Kind, dmabuf};
+use crate::hmem::{Allocation, DmaBuf, Export, HANDLE_BYTES, MemoryKind, dmabuf};
 use cudarc::driver::sys::{CUipcMemHandle, CUmemPoolPtrExportData, CUmemoryPool};
 use std::ffi::c_int;
 use std::os::fd::OwnedFd;
@@ -25,7 +25,7 @@ impl Core {
         let what = "cuMemGetHandleForAddressRange";
         let (start, whole, offset) = dmabuf::widen(addr, len)?;
         let found = self.detect(addr)?.ok_or_else(|| Error::invalid(format!("addr: {addr:#x} is not cuda memory of this process")))?;
-        if matches!(found.kind, Kind::Managed | Kind::Imported) {
+        if matches!(found.kind, MemoryKind::Managed | MemoryKind::Imported) {
             return Err(refused(format!("{} memory has no dma-buf", found.kind.name())));
         }
         if let Some(why) = self.facts.get(found.device as usize).and_then(|f| f.dmabuf.clone()) {
@@ -47,14 +47,18 @@ impl Core {
         let facts = self.facts.get(of.device as usize);
         let device = facts.ok_or_else(|| Error::invalid(format!("device {} is not a cuda device of this process", of.device)))?.id;
         let (how, (handle, fd)) = match of.kind {
-            Kind::Plain => (HOW_IPC, self.cached_handle(of, || Ok((self.ipc_handle(of)?, None)))?),
-            Kind::Segment => (HOW_SEGMENT, ([0; HANDLE_BYTES], Some(self.segment_fd(of)?))),
-            Kind::Pool => (HOW_POOL, self.cached_handle(of, || self.pool_handle(of))?),
-            Kind::Managed => return Err(refused("managed memory migrates, so no other process can map it; use memory of cuMemAlloc")),
-            Kind::Pinned | Kind::Host => {
+            MemoryKind::Plain => (HOW_IPC, self.cached_handle(of, || Ok((self.ipc_handle(of)?, None)))?),
+            MemoryKind::Segment => (HOW_SEGMENT, ([0; HANDLE_BYTES], Some(self.segment_fd(of)?))),
+            MemoryKind::Pool => (HOW_POOL, self.cached_handle(of, || self.pool_handle(of))?),
+            MemoryKind::Managed => {
+                return Err(refused("managed memory migrates, so no other process can map it; use memory of cuMemAlloc"));
+            }
+            MemoryKind::Pinned | MemoryKind::Host => {
                 return Err(refused("this is host memory, which has no device handle; register it as host memory"));
             }
-            Kind::Imported => return Err(refused("memory imported from another process cannot be passed on; its owner can export it")),
+            MemoryKind::Imported => {
+                return Err(refused("memory imported from another process cannot be passed on; its owner can export it"));
+            }
         };
         Ok(Export { how, device, handle, fd, base: of.base, len: of.len })
     }

@@ -10,7 +10,7 @@ use super::core::{Core, HOW_IPC, HOW_POOL, HOW_SEGMENT, HandleKey, OpenedHandle}
 use super::driver::{self, pointer};
 use super::vmm::{self, Physical};
 use crate::error::{Error, Result, errno};
-use crate::hmem::{Allocation, DeviceId, Iface, Import, Kind, Offer, Undo};
+use crate::hmem::{Allocation, DeviceId, Iface, Import, MemoryKind, Offer, Undo};
 use cudarc::driver::sys::{CUcontext, CUipcMemHandle, CUmemPoolPtrExportData, CUmemoryPool};
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
@@ -66,7 +66,7 @@ impl Core {
     /// allocation's handle in the process that made it. A segment is imported like another process's, because access
     /// rights belong to a mapping, and the existing mapping is the program's.
     pub fn reach(&self, of: &Allocation, wanted: Option<u32>) -> Result<u32> {
-        if !matches!(of.kind, Kind::Plain | Kind::Pool) {
+        if !matches!(of.kind, MemoryKind::Plain | MemoryKind::Pool) {
             return Err(Error::new(errno::EOPNOTSUPP, format!("cuda: a {} needs a mapping of its own", of.kind.name())));
         }
         let facts = self.facts.get(of.device as usize);
@@ -85,7 +85,7 @@ impl Core {
     /// because other regions may rely on it.
     fn enable_peer(&self, of: &Allocation, device: u32) -> Result<()> {
         let _current = self.enter(device)?;
-        if of.kind == Kind::Pool {
+        if of.kind == MemoryKind::Pool {
             return self.allow_pool(self.driver.pointer(pointer::MEMPOOL_HANDLE, of.base)? as usize as CUmemoryPool, device);
         }
         let owner = self.driver.pointer(pointer::CONTEXT, of.base)? as usize as CUcontext;

@@ -16,7 +16,7 @@
 mod runtime;
 
 use super::immediate::ImmediateStream;
-use super::{Allocation, DeviceFacts, Dir, DmaBuf, Export, Iface, Import, Interface, Kind, Offer, Stream, dmabuf};
+use super::{Allocation, DeviceFacts, Dir, DmaBuf, Export, Iface, Import, Interface, MemoryKind, Offer, Stream, dmabuf};
 use crate::error::{Error, Result, errno};
 use crate::sys::mem;
 use parking_lot::RwLock;
@@ -140,8 +140,14 @@ impl Interface for Neuron {
     }
 
     fn detect(&self, addr: u64) -> Result<Option<Allocation>> {
-        let found =
-            |device, range: Range, id| Allocation { iface: Iface::Neuron, device, kind: Kind::Plain, base: range.base, len: range.len, id };
+        let found = |device, range: Range, id| Allocation {
+            iface: Iface::Neuron,
+            device,
+            kind: MemoryKind::Plain,
+            base: range.base,
+            len: range.len,
+            id,
+        };
         if let Some(own) = self.with_tensor(addr, 1, |t| found(t.core, t.range, t.id)) {
             return Ok(Some(own));
         }

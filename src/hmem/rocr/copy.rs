@@ -6,7 +6,7 @@
 //! copy, because an unlock names an address without a length, and could undo another user's lock.
 
 use super::super::chain::{CopyArgs, Engine, Started};
-use super::super::{Dir, Kind};
+use super::super::{Dir, MemoryKind};
 use super::driver::{Agent, POINTER_HSA, POINTER_LOCKED, SIGNAL_CONDITION_LT, Signal, WAIT_STATE_BLOCKED, call};
 use super::runtime::Runtime;
 use crate::error::{Error, Result, errno};
@@ -31,11 +31,11 @@ impl Runtime {
     fn side(&self, addr: u64, len: u64, is_host: bool) -> Result<Option<Side>> {
         if !is_host
             && let Some(a) = self.detect(addr)?
-            && a.kind != Kind::Pinned
+            && a.kind != MemoryKind::Pinned
         {
             let agent = self.gpu(a.device)?.agent;
             let whole = a.end() >= addr.saturating_add(len);
-            return Ok(whole.then_some(Side { agent, at: addr, device: Some(a.device), open: a.kind == Kind::Imported }));
+            return Ok(whole.then_some(Side { agent, at: addr, device: Some(a.device), open: a.kind == MemoryKind::Imported }));
         }
         let info = self.pointer_info(addr)?;
         if info.kind != POINTER_LOCKED && info.kind != POINTER_HSA {

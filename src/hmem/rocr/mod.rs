@@ -15,7 +15,9 @@ mod runtime;
 mod watch;
 
 use super::chain::{Chain, CopyArgs};
-use super::{Allocation, DeviceFacts, Dir, DmaBuf, Export, HANDLE_BYTES, Iface, Import, Interface, Kind, Offer, Pinned, Stream, dmabuf};
+use super::{
+    Allocation, DeviceFacts, Dir, DmaBuf, Export, HANDLE_BYTES, Iface, Import, Interface, MemoryKind, Offer, Pinned, Stream, dmabuf,
+};
 use crate::error::{Error, Result, errno};
 use driver::*;
 use parking_lot::Mutex;
@@ -113,10 +115,10 @@ impl Interface for Rocr {
         // memory.
         unsafe { call!(runtime.hsa, hsa_amd_ipc_memory_attach(&words, offer.len as usize, 0, ptr::null(), &mut at))? };
         let base = at as u64;
-        let found = Allocation { iface: Iface::Rocr, device, kind: Kind::Imported, base, len: offer.len, id: 0 };
+        let found = Allocation { iface: Iface::Rocr, device, kind: MemoryKind::Imported, base, len: offer.len, id: 0 };
         // The length came from a peer: the first and the last byte must belong to the same import.
         let last = base.saturating_add(offer.len - 1);
-        let same = |a: Option<Allocation>| a.is_some_and(|a| a.base == base && a.kind == Kind::Imported && a.end() > last);
+        let same = |a: Option<Allocation>| a.is_some_and(|a| a.base == base && a.kind == MemoryKind::Imported && a.end() > last);
         let sound = runtime.query(base).map(same).and_then(|first| Ok(first && runtime.query(last).map(same)?));
         runtime.imports.lock().entry(base).or_insert((found, 0)).1 += 1;
         if !matches!(sound, Ok(true)) {

@@ -6,7 +6,7 @@ use super::driver::*;
 use super::probe::{self, Gpu};
 use super::watch;
 use crate::error::{Error, Result, errno};
-use crate::hmem::{Allocation, DeviceFacts, Iface, Kind};
+use crate::hmem::{Allocation, DeviceFacts, Iface, MemoryKind};
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::c_void;
@@ -70,7 +70,7 @@ impl Runtime {
             return Ok(Some(known));
         }
         match self.query(addr)? {
-            Some(a) if a.kind == Kind::Plain => watch::identify(&self.hsa, addr, || self.query(addr)),
+            Some(a) if a.kind == MemoryKind::Plain => watch::identify(&self.hsa, addr, || self.query(addr)),
             other => Ok(other),
         }
     }
@@ -81,15 +81,15 @@ impl Runtime {
         let owner = self.gpus.iter().position(|g| g.agent == info.owner);
         let (kind, device) = match (info.kind, owner) {
             (POINTER_UNKNOWN, _) => return Ok(None),
-            (POINTER_LOCKED, _) => (Kind::Pinned, 0),
-            (POINTER_HSA, Some(device)) => (Kind::Plain, device),
-            (POINTER_HSA, None) if info.owner == self.cpu || self.is_cpu(info.owner) => (Kind::Pinned, 0),
+            (POINTER_LOCKED, _) => (MemoryKind::Pinned, 0),
+            (POINTER_HSA, Some(device)) => (MemoryKind::Plain, device),
+            (POINTER_HSA, None) if info.owner == self.cpu || self.is_cpu(info.owner) => (MemoryKind::Pinned, 0),
             (POINTER_HSA, None) => {
                 let words = format!("rocr: {addr:#x} is memory of a GPU that this process cannot use (ROCR_VISIBLE_DEVICES)");
                 return Err(Error::new(errno::ENODEV, words));
             }
             // The runtime finds the owner of such memory itself when it copies.
-            (POINTER_GRAPHICS | POINTER_IPC, owner) => (Kind::Imported, owner.unwrap_or(0)),
+            (POINTER_GRAPHICS | POINTER_IPC, owner) => (MemoryKind::Imported, owner.unwrap_or(0)),
             // A kind that only later runtimes have, such as a reserved address. Such an address does not count as
             // memory.
             _ => return Ok(None),
@@ -106,7 +106,7 @@ impl Runtime {
     /// The allocation of this process, neither imported nor pinned, that `[addr, addr+len)` lies in.
     pub(super) fn owned_device_memory(&self, addr: u64, len: u64, what: &str) -> Result<Allocation> {
         let a = self.detect(addr)?.ok_or_else(|| Error::invalid(format!("{addr:#x} is not rocr memory of this process")))?;
-        if a.kind != Kind::Plain {
+        if a.kind != MemoryKind::Plain {
             return Err(Error::new(errno::EOPNOTSUPP, format!("{} memory at {addr:#x} has no {what}", a.kind.name())));
         }
         match addr.checked_add(len) {

@@ -11,7 +11,7 @@ mod synapse;
 mod thunk;
 
 use super::immediate::ImmediateStream;
-use super::{Allocation, DeviceFacts, Dir, DmaBuf, Export, Iface, Import, Interface, Kind, Offer, Stream, dmabuf};
+use super::{Allocation, DeviceFacts, Dir, DmaBuf, Export, Iface, Import, Interface, MemoryKind, Offer, Stream, dmabuf};
 use crate::error::{Error, Result, errno};
 use crate::sys::mem;
 use parking_lot::RwLock;
@@ -156,7 +156,7 @@ impl Interface for SynapseAi {
     }
 
     fn detect(&self, addr: u64) -> Result<Option<Allocation>> {
-        let found = |device, base, len, id| Some(Allocation { iface: Iface::SynapseAi, device, kind: Kind::Plain, base, len, id });
+        let found = |device, base, len, id| Some(Allocation { iface: Iface::SynapseAi, device, kind: MemoryKind::Plain, base, len, id });
         let own = self.own.read();
         if let Some(o) = own.iter().find(|o| addr.checked_sub(o.base).is_some_and(|at| at < o.len)) {
             return Ok(found(o.device, o.base, o.len, o.id));

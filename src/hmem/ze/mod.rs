@@ -16,7 +16,7 @@ mod probe;
 mod runtime;
 
 use super::chain::{Chain, CopyArgs};
-use super::{Allocation, DeviceFacts, Dir, DmaBuf, Export, HANDLE_BYTES, Iface, Import, Interface, Kind, Offer, Stream, dmabuf};
+use super::{Allocation, DeviceFacts, Dir, DmaBuf, Export, HANDLE_BYTES, Iface, Import, Interface, MemoryKind, Offer, Stream, dmabuf};
 use crate::error::{Error, Result, errno};
 use crate::sys::{fd, mem};
 use driver::*;
@@ -150,7 +150,7 @@ impl Interface for Ze {
         // SAFETY: a device and its context, a descriptor that is open during the call; `at` is ours.
         unsafe { call!(runtime.ze, zeMemOpenIpcHandle(context, target.handle, ipc, 0, &mut at))? };
         let base = at as u64;
-        let found = Allocation { iface: Iface::Ze, device: on, kind: Kind::Imported, base, len: offer.len, id: 0 };
+        let found = Allocation { iface: Iface::Ze, device: on, kind: MemoryKind::Imported, base, len: offer.len, id: 0 };
         runtime.imports.lock().entry(base).or_insert((found, 0)).1 += 1;
         // The peer's bytes decided where `base` lies in the opened memory, so the range is checked.
         let range = runtime.range(context, base);

@@ -5,7 +5,7 @@
 use super::driver::*;
 use super::probe::{Device, Driver};
 use crate::error::{Error, Result, errno};
-use crate::hmem::{Allocation, DeviceFacts, Iface, Kind};
+use crate::hmem::{Allocation, DeviceFacts, Iface, MemoryKind};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::ffi::c_void;
@@ -105,9 +105,9 @@ impl Runtime {
             }
             let (base, len) = range?;
             let kind = match known.kind {
-                MEMORY_DEVICE => Kind::Plain,
-                MEMORY_SHARED => Kind::Managed,
-                _ => Kind::Pinned,
+                MEMORY_DEVICE => MemoryKind::Plain,
+                MEMORY_SHARED => MemoryKind::Managed,
+                _ => MemoryKind::Pinned,
             };
             let device = self.number(known.device, known.context);
             return Ok(Some(Allocation { iface: Iface::Ze, device, kind, base, len, id: known.id }));
@@ -121,7 +121,7 @@ impl Runtime {
     /// The allocation of this process, neither imported nor pinned, that `[addr, addr+len)` lies in.
     pub(super) fn owned_device_memory(&self, addr: u64, len: u64, what: &str) -> Result<(Allocation, Handle)> {
         let a = self.detect(addr)?.ok_or_else(|| Error::invalid(format!("{addr:#x} is not ze memory of this process")))?;
-        if a.kind != Kind::Plain {
+        if a.kind != MemoryKind::Plain {
             return Err(Error::new(errno::EOPNOTSUPP, format!("{} memory at {addr:#x} has no {what}", a.kind.name())));
         }
         match addr.checked_add(len) {

@@ -6,7 +6,7 @@
 use super::domain::Domain;
 use crate::config;
 use crate::error::{Error, Result, errno};
-use crate::hmem::{self, Interface, Kind, Site};
+use crate::hmem::{self, Interface, MemoryKind, Site};
 use crate::mr::region::{Location, Pieces};
 use crate::mr::{Access, Attr, Iov, Memory, Paths, Source, file, location};
 use crate::prov::info::permitted;
@@ -106,12 +106,12 @@ pub fn attach_plain(domain: &Domain, iov: Iov, access: Access) -> Option<Attache
     let base = iov.addr() as u64;
     // SAFETY: the caller of the C API keeps the range mapped until the region is closed; the kernel checks it.
     let mr = unsafe { RawMr::host(&domain.memory.pd, iov.addr(), iov.len(), base, device_access(domain, access)) }.ok()?;
-    let location = location_of(&[iov], len, Site::HOST, Kind::Host);
+    let location = location_of(&[iov], len, Site::HOST, MemoryKind::Host);
     let (path, record) = (PINNED.path, RegistrationRecord::of(PINNED));
     Some(Attached { location, base, peer_base: base, mrs: vec![mr], local: None, backing: None, path, record, rails: Vec::new() })
 }
 
-fn location_of(iovs: &[Iov], len: u64, site: Site, kind: Kind) -> Location<()> {
+fn location_of(iovs: &[Iov], len: u64, site: Site, kind: MemoryKind) -> Location<()> {
     Location { pieces: Pieces::of(iovs, |_| ()), base: iovs.first().map_or(0, |v| v.addr() as u64), len, site, kind }
 }
 
@@ -160,7 +160,7 @@ fn attach_ranges(domain: &Domain, pd: &Arc<Pd>, attr: &Attr<'_>, steps: &mut Reg
     let plan = RangePlan { domain, pd, access: attr.access, iovs, base, len: sum };
     match site {
         Some(site) => plan.device(steps, site),
-        None => plan.host(steps, Kind::Host),
+        None => plan.host(steps, MemoryKind::Host),
     }
 }
 
@@ -178,7 +178,7 @@ struct RangePlan<'a> {
 }
 
 impl RangePlan<'_> {
-    fn attached(&self, steps: &mut RegistrationSteps, (mrs, local): Registrations, path: Paths, site: Site, kind: Kind) -> Attached {
+    fn attached(&self, steps: &mut RegistrationSteps, (mrs, local): Registrations, path: Paths, site: Site, kind: MemoryKind) -> Attached {
         let record = std::mem::take(&mut steps.record);
         let backing = mrs.is_empty().then(|| Backing::memory(site, self.iovs, self.base));
         Attached {
@@ -218,7 +218,7 @@ impl RangePlan<'_> {
         })
     }
 
-    fn host(&self, steps: &mut RegistrationSteps, kind: Kind) -> Result<Attached> {
+    fn host(&self, steps: &mut RegistrationSteps, kind: MemoryKind) -> Result<Attached> {
         if self.domain.on_demand
             && !self.access.contains(Access::ATOMIC)
             && let Some(pieces) = steps.attempt(Paths::NIC, "host pages on demand (ibv_reg_mr)", || self.pinned(flag::IBV_ACCESS_ON_DEMAND))
@@ -242,7 +242,7 @@ impl RangePlan<'_> {
     fn device(&self, steps: &mut RegistrationSteps, site: Site) -> Result<Attached> {
         let up = hmem::get(site.iface).map_err(|e| e.context("attr->iface"))?;
         let kind = location::each_allocation(up, site, self.iovs, |_, _, _| {})?;
-        if kind == Kind::Pinned {
+        if kind == MemoryKind::Pinned {
             return self.host(steps, kind);
         }
         for (pcie, what) in [(true, "dma-buf with the PCIe mapping"), (false, "dma-buf")] {
@@ -320,7 +320,7 @@ fn attach_file(
         let record = std::mem::take(&mut steps.record);
         // SAFETY: only the device takes this address, which names bytes of the file; no code follows it.
         let named = unsafe { Iov::new(own as usize, len) };
-        let location = location_of(&[named], len as u64, site, Kind::Host);
+        let location = location_of(&[named], len as u64, site, MemoryKind::Host);
         Ok(Attached { location, base, peer_base: base, mrs, local, backing, path, record, rails: Vec::new() })
     };
     let access = device_access(domain, attr.access);

@@ -7,7 +7,7 @@ use super::files::Files;
 use super::region::{FileLocation, Located, Obstacles, PRIVATE, Piece};
 use super::table::Table;
 use crate::error::{Error, Result, errno};
-use crate::hmem::{self, Allocation, Export, Interface, Kind, Pinned, Site};
+use crate::hmem::{self, Allocation, Export, Interface, MemoryKind, Pinned, Site};
 use crate::mr::region::{Location, Pieces};
 use crate::mr::{Access, Attr, Iov, Paths, Source, file, location};
 use crate::sys::mem::{self, Mappable};
@@ -27,7 +27,7 @@ pub enum Probe {
 pub struct DeviceProbe {
     up: &'static dyn Interface,
     site: Site,
-    kind: Kind,
+    kind: MemoryKind,
     base: u64,
     len: u64,
     /// Each piece and the allocation in which it lies.
@@ -64,7 +64,7 @@ impl Probe {
         let kind = location::each_allocation(up, site, iovs, |iov, at, of| {
             parts.push((Piece::within(iov, at, of, FileLocation::default()), *of))
         })?;
-        if kind == Kind::Pinned {
+        if kind == MemoryKind::Pinned {
             return Ok(Probe::Pinned(Some(pinned(parts.into_iter().map(|(p, _)| p).collect(), (base, len)))));
         }
         let exports = parts.iter().map(|_| None).collect();
@@ -119,7 +119,7 @@ fn locate_host(files: &Files, iovs: &[Iov], (base, len): (u64, u64)) -> Located 
         })
         .collect();
     let obstacles = Obstacles::host(unmappable(files, &list));
-    Located { location: Location { pieces: list.into(), base, len, site: Site::HOST, kind: Kind::Host }, obstacles }
+    Located { location: Location { pieces: list.into(), base, len, site: Site::HOST, kind: MemoryKind::Host }, obstacles }
 }
 
 /// The reason why peers cannot map the pieces; `None`: peers can.
@@ -166,7 +166,7 @@ fn pinned(mut list: Vec<Piece>, (base, len): (u64, u64)) -> Located {
             obstacles.cma = Some(e.to_string().into());
         }
     }
-    Located { location: Location { pieces: list.into(), base, len, site: Site::HOST, kind: Kind::Pinned }, obstacles }
+    Located { location: Location { pieces: list.into(), base, len, site: Site::HOST, kind: MemoryKind::Pinned }, obstacles }
 }
 
 fn locate_file(
@@ -195,7 +195,7 @@ fn locate_file(
     if mem::is_dmabuf(fd) {
         obstacles.cma = Some("the kernel cannot copy the pages of a dma-buf's mapping".into());
     }
-    let location = Location { pieces: Pieces::One(piece), base, len: len as u64, site: Site::HOST, kind: Kind::Host };
+    let location = Location { pieces: Pieces::One(piece), base, len: len as u64, site: Site::HOST, kind: MemoryKind::Host };
     Ok(Located { location, obstacles })
 }
 

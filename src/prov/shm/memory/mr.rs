@@ -7,7 +7,7 @@ use super::region::{FileLocation, Located, Obstacles, PRIVATE, Piece, Pin, Regio
 use super::table::{self, MAX_EXTENTS, Table};
 use crate::error::{Code, Error, Result, errno};
 use crate::hmem::copier::Copier;
-use crate::hmem::{self, Export, Iface, Kind, Pinned, Site};
+use crate::hmem::{self, Export, Iface, MemoryKind, Pinned, Site};
 use crate::mr::key::desc_index;
 use crate::mr::region::{Local, Location, Modes, Pieces};
 use crate::mr::registry::{KeyOf, Registry};
@@ -158,7 +158,7 @@ impl Regions {
         entry.open(reserved, base, len, table::pack_rights(access, paths, 0));
         let (id, region) = self.registry.occupy(reserved, false);
         let pieces = Pieces::One(Piece { iov, id: 0, at: FileLocation { file, offset } });
-        let location = Location { pieces, base: addr, len, site: Site::HOST, kind: Kind::Host };
+        let location = Location { pieces, base: addr, len, site: Site::HOST, kind: MemoryKind::Host };
         let own = RegionState { obstacles: Obstacles::host(direct), pins: Vec::new(), counter: None, extents: None };
         *region = Some(Region::new(&attr, reserved.key, base, paths, location, own));
         Some(id)
@@ -390,7 +390,7 @@ impl Regions {
         let pins = &mut region.own.pins;
         // Memory that is pinned already needs no pin, except under CUDA: there the pin may be another region's and end
         // with that region, so this region takes a share of the pin.
-        let theirs = region.location.kind == Kind::Pinned && site.iface != Iface::Cuda;
+        let theirs = region.location.kind == MemoryKind::Pinned && site.iface != Iface::Cuda;
         if !region.location.site.is_host() || theirs || pins.iter().any(|(s, _)| s.iface == site.iface) {
             return None;
         }

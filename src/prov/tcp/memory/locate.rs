@@ -3,7 +3,7 @@
 
 use super::mr::{Located, Piece};
 use crate::error::{Error, Result, errno};
-use crate::hmem::{self, Kind, Site};
+use crate::hmem::{self, MemoryKind, Site};
 use crate::mr::alloc::Allocations;
 use crate::mr::file::{self, MappedFile};
 use crate::mr::region::{Location, Pieces};
@@ -21,7 +21,7 @@ pub fn locate(attr: &Attr<'_>, memory: &Allocations) -> Result<Located> {
             let file = MappedFile::new(fd, offset, len, attr.access.is_written())?;
             let iov = file.part(0, len).ok_or(Error::fixed(errno::EIO, "dmabuf->fd: the mapping is shorter than the file"))?;
             let pieces = Pieces::One(Piece { iov, id: 0, at: iov });
-            let location = Location { pieces, base, len: len as u64, site: Site::HOST, kind: Kind::Host };
+            let location = Location { pieces, base, len: len as u64, site: Site::HOST, kind: MemoryKind::Host };
             return Ok(Located { location, file: Some(file), own: mem::never_shrinks(fd) });
         }
         Source::Iov(iovs) => iovs,
@@ -38,7 +38,7 @@ fn host(iovs: &[Iov], (base, len): (u64, u64), memory: &Allocations) -> Result<L
     let ours = Pieces::try_of(iovs, |iov| memory.own(iov));
     let own = ours.is_some();
     let pieces = ours.unwrap_or_else(|| Pieces::of(iovs, |iov| *iov));
-    let location = Location { pieces, base, len, site: Site::HOST, kind: Kind::Host };
+    let location = Location { pieces, base, len, site: Site::HOST, kind: MemoryKind::Host };
     Ok(Located { location, file: None, own })
 }
 
@@ -50,7 +50,7 @@ fn device(iovs: &[Iov], (base, len): (u64, u64), site: Site) -> Result<Located> 
         pieces.push(Piece { at: piece.iov, ..piece });
     })?;
     // Pinned memory is host memory that the device's driver allocated: the CPU and the kernel reach it.
-    let site = if kind == Kind::Pinned { Site::HOST } else { site };
+    let site = if kind == MemoryKind::Pinned { Site::HOST } else { site };
     if site.is_host() {
         pieces.iter_mut().for_each(|p| p.id = 0);
     }

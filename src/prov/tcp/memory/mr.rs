@@ -211,7 +211,7 @@ impl Regions {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::hmem::Kind;
+    use crate::hmem::MemoryKind;
     use crate::mr::region::Pieces;
     use crate::mr::{Iov, Memory, Source};
 
@@ -238,7 +238,7 @@ mod tests {
     fn register(regions: &mut Regions, modes: Modes, iov: &[Iov], key: u64) -> Result<RegionId> {
         let attr = attr(iov, key);
         let (base, len) = (iov[0].addr() as u64, iov.iter().map(|v| v.len() as u64).sum());
-        let location = Location { pieces: Pieces::of(iov, |iov| *iov), base, len, site: Site::HOST, kind: Kind::Host };
+        let location = Location { pieces: Pieces::of(iov, |iov| *iov), base, len, site: Site::HOST, kind: MemoryKind::Host };
         regions.register(modes, &attr, Paths::empty(), Located { location, file: None, own: false })
     }
 

@@ -473,7 +473,7 @@ mod tests {
         let iov = unsafe { Iov::new(4096, 64) };
         let pieces = vec![region::Piece { iov, id: 0, at: () }].into();
         let attached = Attached {
-            location: region::Location { pieces, base: 4096, len: 64, site: Site::HOST, kind: crate::hmem::Kind::Host },
+            location: region::Location { pieces, base: 4096, len: 64, site: Site::HOST, kind: crate::hmem::MemoryKind::Host },
             base: 4096,
             peer_base: 4096,
             mrs: Vec::new(),

@@ -10,7 +10,7 @@ use super::progress_set::ProgressSet;
 use super::users::ObjectKind;
 use super::wait::{Driven, Step, Wait, wait};
 use crate::error::{Error, Result, errno};
-use crate::prov::Source;
+use crate::prov::CompletionSource;
 use crate::prov::ops::{CqFallback, CqFormat, CqHead, CqOps, Entry, EpHead, ReadSole};
 use crate::prov::queue::{Completion, Failure, Origin, Queue, Taken, Waiter};
 use crate::reserve;
@@ -25,7 +25,7 @@ pub struct Cq {
     pub context: Context,
     domain: Arc<Domain>,
     pub(crate) queue: Arc<Queue>,
-    pub(crate) source: Option<Arc<dyn Source>>,
+    pub(crate) source: Option<Arc<dyn CompletionSource>>,
     pub format: CqFormat,
     /// True if a read that finds nothing pauses the CPU. So it is if arrivals show in a cache line, without a system
     /// call.

@@ -9,7 +9,7 @@ use super::flags;
 use super::ops::OpFlags;
 use super::order::{Order, Ticket};
 use super::queue::{Completion, Counter, Failure, Queue, Waiter};
-use super::source::Source;
+use super::source::CompletionSource;
 use crate::error::{Code, Error, Result, errno};
 
 pub use super::options::{Coop, Effort, Options, RAILS_MAX, RailList};
@@ -27,7 +27,7 @@ pub const EVENTS: usize = 1024;
 pub enum Binding {
     Cq {
         queue: Arc<Queue>,
-        source: Option<Arc<dyn Source>>,
+        source: Option<Arc<dyn CompletionSource>>,
         transmit: bool,
         receive: bool,
         selective: bool,

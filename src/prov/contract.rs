@@ -20,7 +20,7 @@ use super::ops::{Dispatch, OpFlags};
 use super::queue::{Counter, Queue};
 use super::report::{PathReport, RailReport, Stats};
 use super::request::Request;
-use super::source::Source;
+use super::source::CompletionSource;
 use crate::error::{Error, Result, errno};
 use crate::mr::{Access, Attr, Facts, RegionId};
 use crate::sync::gate::Fences;
@@ -114,7 +114,7 @@ pub trait Domain: Send + Sync {
 
     /// Opens a source that feeds a completion queue of `size` entries. `None`: the endpoints feed the queue themselves, in
     /// their turns of progress.
-    fn open_source(self: Arc<Self>, _size: usize, _queue: &Arc<Queue>) -> Result<Option<Arc<dyn Source>>> {
+    fn open_source(self: Arc<Self>, _size: usize, _queue: &Arc<Queue>) -> Result<Option<Arc<dyn CompletionSource>>> {
         Ok(None)
     }
 

@@ -49,7 +49,7 @@ pub use lane::{Lane, Parcel, ParcelSink};
 pub use pep::PassiveEndpoint;
 pub use queue::{Completion, Counter, Queue};
 pub use request::Request;
-pub use source::Source;
+pub use source::CompletionSource;
 
 use crate::error::{Error, Result, errno};
 use info::{Ask, Info};

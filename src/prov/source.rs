@@ -6,7 +6,7 @@ use super::ops::{CqFormat, CqOps};
 use std::any::Any;
 
 /// A source of a completion queue.
-pub trait Source: Any + Send + Sync {
+pub trait CompletionSource: Any + Send + Sync {
     /// The table of operations for reading the queue in this format, and the data that its entry finds in
     /// [`super::ops::CqHead::of`].
     fn ops(&self, format: CqFormat) -> (&'static CqOps, *const ());

@@ -103,7 +103,7 @@ impl prov::Domain for Domain {
         Ok(Box::new(Endpoint::open(self, info, context)?))
     }
 
-    fn open_source(self: Arc<Self>, size: usize, queue: &Arc<Queue>) -> Result<Option<Arc<dyn prov::Source>>> {
+    fn open_source(self: Arc<Self>, size: usize, queue: &Arc<Queue>) -> Result<Option<Arc<dyn prov::CompletionSource>>> {
         Ok(Some(Cq::open(self.context(), self.threading, size, queue)?))
     }
 
@@ -204,7 +204,7 @@ impl prov::Domain for Domain {
     }
 }
 
-impl prov::Source for Cq {
+impl prov::CompletionSource for Cq {
     fn ops(&self, format: CqFormat) -> (&'static CqOps, *const ()) {
         (table::cq_ops(self.inner.threading(), format), (&raw const *self).cast())
     }

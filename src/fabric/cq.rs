@@ -11,7 +11,7 @@ use super::users::ObjectKind;
 use super::wait::{Driven, Step, Wait, wait};
 use crate::error::{Error, Result, errno};
 use crate::prov::CompletionSource;
-use crate::prov::ops::{CqFallback, CqFormat, CqHead, CqOps, Entry, EpHead, ReadSole};
+use crate::prov::ops::{CqEntry, CqFallback, CqFormat, CqHead, CqOps, EpHead, ReadSole};
 use crate::prov::queue::{Completion, Failure, Origin, Queue, Taken, Waiter};
 use crate::reserve;
 use std::ffi::c_void;
@@ -207,7 +207,7 @@ impl Cq {
 
     /// The queue's endpoint, if there is only one and its arrivals can bypass the queue.
     #[inline(always)]
-    pub(super) fn sole<E: Entry>(&self) -> Option<(&EpHead, ReadSole)> {
+    pub(super) fn sole<E: CqEntry>(&self) -> Option<(&EpHead, ReadSole)> {
         // SAFETY: the domain has no locks, so calls do not overlap. Only the calls that bind or close an endpoint
         // change the list.
         let members = unsafe { self.set.promised() }?;
@@ -225,7 +225,7 @@ impl Cq {
     /// # Safety
     /// The domain is one without locks, and `buf` holds `count` entries.
     #[inline(always)]
-    pub(super) unsafe fn read_arrivals<E: Entry>(&self, buf: *mut c_void, count: usize) -> Option<Taken> {
+    pub(super) unsafe fn read_arrivals<E: CqEntry>(&self, buf: *mut c_void, count: usize) -> Option<Taken> {
         // SAFETY: the domain has no locks, so calls do not overlap. Only the calls that bind or close an endpoint
         // change the list.
         let members = unsafe { self.set.promised() }?;

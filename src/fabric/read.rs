@@ -6,7 +6,7 @@ use super::cq::Cq;
 use super::domain::Domain;
 use crate::error::{Result, errno};
 use crate::guard::{attempt, failed, hold, null};
-use crate::prov::ops::{ContextEntry, CqFallback, CqFormat, CqHead, CqOps, DataEntry, Entry, MsgEntry, TaggedEntry, put_from};
+use crate::prov::ops::{ContextEntry, CqEntry, CqFallback, CqFormat, CqHead, CqOps, DataEntry, MsgEntry, TaggedEntry, put_from};
 use crate::prov::queue::{Completion, Origin, Taken};
 use crate::sync::serial::Threading;
 use std::ffi::c_void;
@@ -34,7 +34,7 @@ fn choose(threading: Threading, format: CqFormat) -> (&'static CqOps, &'static C
     }
 }
 
-fn of_format<E: Entry>(threading: Threading) -> (&'static CqOps, &'static CqFallback) {
+fn of_format<E: CqEntry>(threading: Threading) -> (&'static CqOps, &'static CqFallback) {
     let ops = match threading {
         Threading::Safe => const { &CqOps { read: queue::<E> } },
         Threading::Promised(_) => const { &CqOps { read: ready::<E> } },
@@ -77,7 +77,7 @@ unsafe fn outcome(cq: *const CqHead, taken: Taken) -> isize {
 ///
 /// # Safety
 /// As for `from_handle`; the domain is one without locks, and `buf` is NULL or holds `count` entries.
-unsafe extern "C" fn ready<E: Entry>(cq: *const CqHead, buf: *mut c_void, count: usize) -> isize {
+unsafe extern "C" fn ready<E: CqEntry>(cq: *const CqHead, buf: *mut c_void, count: usize) -> isize {
     // SAFETY: the caller promises that the head is an open queue's, and that `buf` is NULL or holds `count` entries.
     unsafe {
         if buf.is_null() {
@@ -100,7 +100,7 @@ unsafe extern "C" fn ready<E: Entry>(cq: *const CqHead, buf: *mut c_void, count:
 /// # Safety
 /// As for `ready`.
 #[inline(never)]
-unsafe extern "C" fn arrivals<E: Entry>(cq: *const CqHead, buf: *mut c_void, count: usize) -> isize {
+unsafe extern "C" fn arrivals<E: CqEntry>(cq: *const CqHead, buf: *mut c_void, count: usize) -> isize {
     // SAFETY: the caller promises that the head is an open queue's, and that `buf` is NULL or holds `count` entries.
     unsafe {
         match attempt(|| from_handle(cq).read_arrivals::<E>(buf, count).map(|taken| outcome(cq, taken))) {
@@ -115,7 +115,7 @@ unsafe extern "C" fn arrivals<E: Entry>(cq: *const CqHead, buf: *mut c_void, cou
 /// # Safety
 /// As for `from_handle`; `buf` is NULL or holds `count` entries.
 #[inline(never)]
-unsafe extern "C" fn queue<E: Entry>(cq: *const CqHead, buf: *mut c_void, count: usize) -> isize {
+unsafe extern "C" fn queue<E: CqEntry>(cq: *const CqHead, buf: *mut c_void, count: usize) -> isize {
     let read = || {
         if buf.is_null() && count != 0 {
             return failed(&null("buf")) as isize;
@@ -195,7 +195,7 @@ pub unsafe fn put_all(format: CqFormat, buf: *mut c_void, peers: *mut u64, i: us
 /// # Safety
 /// As for `queue`.
 #[inline(never)]
-unsafe extern "C" fn after<E: Entry>(cq: *const CqHead, buf: *mut c_void, count: usize) -> isize {
+unsafe extern "C" fn after<E: CqEntry>(cq: *const CqHead, buf: *mut c_void, count: usize) -> isize {
     // SAFETY: the caller promises that the head is an open queue's, and that `buf` is NULL or holds `count` entries.
     unsafe { hold(|rc| rc as isize, || outcome(cq, from_handle(cq).read_after(count, |i, c| E::put(buf, i, c)))) }
 }

@@ -188,7 +188,7 @@ pub enum CqFormat {
 }
 
 /// An entry in the layout of its C structure; `capi` exports the structures under their C names.
-pub trait Entry: Sized {
+pub trait CqEntry: Sized {
     const FORMAT: CqFormat;
     fn from_completion(c: &Completion) -> Self;
 
@@ -240,7 +240,7 @@ pub struct TaggedEntry {
     pub tag: u64,
 }
 
-impl Entry for ContextEntry {
+impl CqEntry for ContextEntry {
     const FORMAT: CqFormat = CqFormat::Context;
     #[inline(always)]
     fn from_completion(c: &Completion) -> Self {
@@ -248,7 +248,7 @@ impl Entry for ContextEntry {
     }
 }
 
-impl Entry for MsgEntry {
+impl CqEntry for MsgEntry {
     const FORMAT: CqFormat = CqFormat::Msg;
     #[inline(always)]
     fn from_completion(c: &Completion) -> Self {
@@ -256,7 +256,7 @@ impl Entry for MsgEntry {
     }
 }
 
-impl Entry for DataEntry {
+impl CqEntry for DataEntry {
     const FORMAT: CqFormat = CqFormat::Data;
     #[inline(always)]
     fn from_completion(c: &Completion) -> Self {
@@ -265,7 +265,7 @@ impl Entry for DataEntry {
 }
 
 /// The tag comes from the entry's origin ([`put_from`]); without an origin it is 0.
-impl Entry for TaggedEntry {
+impl CqEntry for TaggedEntry {
     const FORMAT: CqFormat = CqFormat::Tagged;
     #[inline(always)]
     fn from_completion(c: &Completion) -> Self {

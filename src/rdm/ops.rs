@@ -11,7 +11,7 @@ use crate::prov::fast::{fast_message, fast_recv_tagged, fast_tagged, fast_tagged
 use crate::prov::flags::REMOTE_CQ_DATA;
 use crate::prov::general;
 use crate::prov::op::One;
-use crate::prov::ops::{Arrivals, ContextEntry, CqFormat, CqHead, DataEntry, Entry, EpHead, EpOps, MsgEntry, TaggedEntry};
+use crate::prov::ops::{Arrivals, ContextEntry, CqEntry, CqFormat, CqHead, DataEntry, EpHead, EpOps, MsgEntry, TaggedEntry};
 use crate::prov::ops::{Inject, InjectTagged, InjectTaggedData, Message, RecvTagged, Tagged, TaggedData};
 use crate::prov::queue::{Queue, Taken};
 use crate::rdm::memory::lane_domains::Domain;
@@ -155,7 +155,7 @@ impl<const LOCKED: bool> FastRecv for RecvPath<LOCKED> {
     }
 }
 
-const fn arrivals<E: Entry>() -> Arrivals {
+const fn arrivals<E: CqEntry>() -> Arrivals {
     Arrivals { sole: read_sole::<E>, turn: decline_turn }
 }
 
@@ -174,7 +174,7 @@ unsafe fn decline_turn(_: *const EpHead, _: &Queue, _: *mut c_void, _: usize) ->
 /// # Safety
 /// As for [`crate::prov::ops::ReadSole`]: queue and endpoint are open, the array holds `count` entries, and nothing has
 /// locks.
-unsafe extern "C" fn read_sole<E: Entry>(cq: *const CqHead, buf: *mut c_void, count: usize, ep: *const EpHead) -> isize {
+unsafe extern "C" fn read_sole<E: CqEntry>(cq: *const CqHead, buf: *mut c_void, count: usize, ep: *const EpHead) -> isize {
     // SAFETY: the caller promises that queue and endpoint are open and without locks, and that `buf` holds `count` entries.
     // `Endpoint::dispatch` set the head's pointer to this endpoint.
     unsafe {

@@ -10,7 +10,7 @@ use crate::prov::bind::INJECT_FLAGS;
 use crate::prov::fast::{Fast, FastPath, fast_inject, fast_inject_write, fast_message, fast_rma};
 use crate::prov::general;
 use crate::prov::op::{Common, Iov, One};
-use crate::prov::ops::{Arrivals, ContextEntry, CqHead, DataEntry, Entry, EpHead, EpOps, MsgEntry, TaggedEntry};
+use crate::prov::ops::{Arrivals, ContextEntry, CqEntry, CqHead, DataEntry, EpHead, EpOps, MsgEntry, TaggedEntry};
 use crate::prov::ops::{Inject, InjectWrite, Message, Rma};
 use crate::prov::queue::Queue;
 use crate::prov::shm::domain::Domain;
@@ -268,7 +268,7 @@ unsafe fn endpoint<'a>(ep: *const EpHead) -> &'a Endpoint {
 ///
 /// # Safety
 /// `ep` is open and has a table of this file; the domain is one without locks, and `buf` holds `most` entries.
-unsafe fn arrive<E: Entry>(ep: *const EpHead, queue: &Queue, buf: *mut c_void, most: usize) -> isize {
+unsafe fn arrive<E: CqEntry>(ep: *const EpHead, queue: &Queue, buf: *mut c_void, most: usize) -> isize {
     // SAFETY: the caller promises that the endpoint is open and has a table of this file without locks, and that `buf` holds `most`
     // entries.
     unsafe {
@@ -285,12 +285,12 @@ unsafe fn arrive<E: Entry>(ep: *const EpHead, queue: &Queue, buf: *mut c_void, m
 /// # Safety
 /// As for `arrive`.
 #[inline(never)]
-unsafe fn arrive_some<E: Entry>(ep: *const EpHead, _queue: &Queue, buf: *mut c_void, most: usize) -> isize {
+unsafe fn arrive_some<E: CqEntry>(ep: *const EpHead, _queue: &Queue, buf: *mut c_void, most: usize) -> isize {
     // SAFETY: the caller promises that the endpoint is open and without locks, and that `buf` holds `most` entries.
     unsafe { endpoint(ep).reach::<false>().arrive(most, |i, c| E::put(buf, i, c)).map_or(-1, |n| n as isize) }
 }
 
-const fn arrivals<E: Entry>() -> Arrivals {
+const fn arrivals<E: CqEntry>() -> Arrivals {
     Arrivals { sole: read_sole::<E>, turn: arrive::<E> }
 }
 
@@ -298,7 +298,7 @@ const fn arrivals<E: Entry>() -> Arrivals {
 ///
 /// # Safety
 /// As for `arrive`; `cq` is open.
-unsafe extern "C" fn read_sole<E: Entry>(cq: *const CqHead, buf: *mut c_void, count: usize, ep: *const EpHead) -> isize {
+unsafe extern "C" fn read_sole<E: CqEntry>(cq: *const CqHead, buf: *mut c_void, count: usize, ep: *const EpHead) -> isize {
     // SAFETY: the caller promises that queue and endpoint are open and without locks, and that `buf` holds `count` entries.
     unsafe {
         let (head, own) = (&*cq, endpoint(ep));
@@ -320,7 +320,7 @@ unsafe extern "C" fn read_sole<E: Entry>(cq: *const CqHead, buf: *mut c_void, co
 /// # Safety
 /// As for `read_sole`.
 #[inline(never)]
-unsafe extern "C" fn read_some<E: Entry>(cq: *const CqHead, buf: *mut c_void, count: usize, ep: *const EpHead) -> isize {
+unsafe extern "C" fn read_some<E: CqEntry>(cq: *const CqHead, buf: *mut c_void, count: usize, ep: *const EpHead) -> isize {
     // SAFETY: the caller promises that queue and endpoint are open and without locks, and that `buf` holds `count` entries.
     unsafe {
         let (head, own) = (&*cq, endpoint(ep));

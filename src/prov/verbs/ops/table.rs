@@ -8,7 +8,7 @@ use crate::guard::{failed, hold};
 use crate::prov::fast::{FastPath, fast_message, fast_rma};
 use crate::prov::general;
 use crate::prov::op::One;
-use crate::prov::ops::{ContextEntry, CqFormat, CqHead, CqOps, DataEntry, Entry, EpHead, EpOps, MsgEntry, TaggedEntry};
+use crate::prov::ops::{ContextEntry, CqEntry, CqFormat, CqHead, CqOps, DataEntry, EpHead, EpOps, MsgEntry, TaggedEntry};
 use crate::prov::ops::{Message, Rma};
 use crate::prov::queue::Found;
 use crate::prov::verbs::cq::Cq;
@@ -108,7 +108,7 @@ pub fn cq_ops(threading: Threading, format: CqFormat) -> &'static CqOps {
 ///
 /// # Safety
 /// `cq` is open and has a table of `cq_ops`; `buf` is NULL or has room for `count` entries.
-unsafe extern "C" fn read<E: Entry, const LOCKED: bool>(cq: *const CqHead, buf: *mut c_void, count: usize) -> isize {
+unsafe extern "C" fn read<E: CqEntry, const LOCKED: bool>(cq: *const CqHead, buf: *mut c_void, count: usize) -> isize {
     // SAFETY: the caller of the C API has the queue open and the array; `Source::ops` gave `of`, which lives as long as the queue, and
     // the table for its threading.
     unsafe {

@@ -5,7 +5,7 @@ use super::boundary::{control, hold, object, output, release};
 use super::objects::gdrfab_cntr;
 use super::waiting::waiting;
 use crate::error::{Error, errno};
-use crate::fabric::Reached;
+use crate::fabric::WaitEnd;
 use crate::fabric::wait::{Step, Wait};
 use libc::c_int;
 use std::cell::Cell;
@@ -69,8 +69,8 @@ pub unsafe extern "C-unwind" fn gdrfab_cntr_wait(cntr: *mut gdrfab_cntr, thresho
             Ok(wait)
         };
         let step = |wait: &mut Wait<'_>| match object(cntr, "cntr")?.step(wait, threshold, errors.get())? {
-            Step::Over(Some(Reached::Threshold)) => Ok(Step::Over(Some(0))),
-            Step::Over(Some(Reached::ErrorsChanged)) => {
+            Step::Over(Some(WaitEnd::Threshold)) => Ok(Step::Over(Some(0))),
+            Step::Over(Some(WaitEnd::ErrorsChanged)) => {
                 Err(Error::fixed(errno::EAVAIL, "cntr: an operation failed during the wait; gdrfab_cq_readerr() returns its error"))
             }
             Step::Over(None) => Ok(Step::Over(None)),

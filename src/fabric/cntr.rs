@@ -26,7 +26,7 @@ pub struct Cntr {
 
 /// The end of a wait for a counter.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Reached {
+pub enum WaitEnd {
     Threshold,
     ErrorsChanged,
 }
@@ -115,10 +115,10 @@ impl Cntr {
     }
 
     /// The next step of a wait until the count reaches `threshold` or the error count is not `errors`.
-    pub fn step<'a>(&'a self, wait: &mut Wait<'a>, threshold: u64, errors: u64) -> Result<Step<Reached>> {
+    pub fn step<'a>(&'a self, wait: &mut Wait<'a>, threshold: u64, errors: u64) -> Result<Step<WaitEnd>> {
         let ready = || match (self.counter.value.get() >= threshold, self.counter.errors.get() != errors) {
-            (true, _) => Some(Reached::Threshold),
-            (_, true) => Some(Reached::ErrorsChanged),
+            (true, _) => Some(WaitEnd::Threshold),
+            (_, true) => Some(WaitEnd::ErrorsChanged),
             _ => None,
         };
         wait.step(|| self.driven(), ready)

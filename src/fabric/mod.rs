@@ -33,7 +33,7 @@ pub use crate::prov::av::{NAME_LEN, Name, UNSPEC};
 pub use crate::prov::bind::{Coop, Effort};
 pub use crate::prov::ops::CqFormat;
 pub use av::Av;
-pub use cntr::{Cntr, Reached};
+pub use cntr::{Cntr, WaitEnd};
 pub use cq::Cq;
 pub use domain::{Domain, Mr};
 pub use endpoint::{Endpoint, PathAnswer, PathStats, RailReport, Stats};

@@ -37,7 +37,7 @@ pub struct Acceptor {
 }
 
 /// The result of taking a connection.
-pub enum Taken<T> {
+pub enum AcceptOutcome<T> {
     One(T),
     /// There is no descriptor left for this connection: the owner tells the caller so, and drops it.
     TurnAway(T),
@@ -64,9 +64,9 @@ impl Acceptor {
     }
 
     /// Takes the next connection by `accept`.
-    pub fn take<T>(&mut self, now: u64, accept: impl Fn(BorrowedFd<'_>) -> Result<Option<T>>) -> Taken<T> {
+    pub fn take<T>(&mut self, now: u64, accept: impl Fn(BorrowedFd<'_>) -> Result<Option<T>>) -> AcceptOutcome<T> {
         if now < self.rest {
-            return Taken::Nobody;
+            return AcceptOutcome::Nobody;
         }
         if self.tells && self.spare.is_none() {
             self.spare = epoll::placeholder().ok();
@@ -74,19 +74,19 @@ impl Acceptor {
         match accept(self.listener.as_fd()) {
             Ok(Some(one)) => {
                 self.failing = false;
-                return Taken::One(one);
+                return AcceptOutcome::One(one);
             }
-            Ok(None) => return Taken::Nobody,
+            Ok(None) => return AcceptOutcome::Nobody,
             Err(e) => self.fails(e),
         }
         if self.spare.take().is_some()
             && let Ok(Some(one)) = accept(self.listener.as_fd())
         {
-            return Taken::TurnAway(one);
+            return AcceptOutcome::TurnAway(one);
         }
         // The queue stays as it is; another look at once would change nothing.
         self.rest = now + REST_NS;
-        Taken::Nobody
+        AcceptOutcome::Nobody
     }
 
     /// Notes that a connection could not be taken: logs the first failure, and keeps its reason for the owner.
@@ -157,15 +157,15 @@ mod tests {
                 calls.set(calls.get() + 1);
                 if calls.get() == 1 { lacking() } else { Ok(Some(7)) }
             });
-            assert!(matches!(taken, Taken::TurnAway(7)) && acceptor.rest() == 0);
+            assert!(matches!(taken, AcceptOutcome::TurnAway(7)) && acceptor.rest() == 0);
         }
         assert!(acceptor.trouble().is_some_and(|e| e.errno == errno::EMFILE && e.words.contains("RLIMIT_NOFILE")));
         assert!(acceptor.trouble().is_none());
         // Another thread took the descriptor: the queue is left alone for a while.
-        assert!(matches!(acceptor.take::<i32>(1, |_| lacking()), Taken::Nobody) && acceptor.rest() > 1);
-        assert!(matches!(acceptor.take(2, |_| Ok(Some(8))), Taken::Nobody));
+        assert!(matches!(acceptor.take::<i32>(1, |_| lacking()), AcceptOutcome::Nobody) && acceptor.rest() > 1);
+        assert!(matches!(acceptor.take(2, |_| Ok(Some(8))), AcceptOutcome::Nobody));
         let later = acceptor.rest();
-        assert!(matches!(acceptor.take(later, |_| Ok(Some(8))), Taken::One(8)));
+        assert!(matches!(acceptor.take(later, |_| Ok(Some(8))), AcceptOutcome::One(8)));
         assert!(acceptor.trouble().is_none());
         acceptor.fails(Error::fixed(errno::ENFILE, "accepting a connection"));
         assert!(acceptor.trouble().is_some_and(|e| e.errno == errno::ENFILE), "a new trouble");

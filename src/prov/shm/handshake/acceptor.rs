@@ -8,7 +8,7 @@ use super::control::{self, BACKLOG, Control};
 use super::credentials::check_peer;
 use crate::error::{Error, Result, errno};
 use crate::prov;
-use crate::prov::accept::{Acceptor, MOST, Taken};
+use crate::prov::accept::{AcceptOutcome, Acceptor, MOST};
 use crate::prov::shm::wire::address::{self, SCHEME};
 use crate::prov::shm::wire::frame::{self, Frame, Intro, RefusalReason};
 use crate::sys::path_socket::BoundPath;
@@ -131,13 +131,13 @@ impl HandshakeAcceptor {
             match self.acceptor.take(now, socket::accept) {
                 // The queue of descriptors to close is full, so the descriptors that this caller brings could not be
                 // closed.
-                Taken::One(socket) if discard::is_full() => {
+                AcceptOutcome::One(socket) if discard::is_full() => {
                     let socket = Control::from(socket);
                     let _ = frame::recv(&socket, &mut [0; frame::MAX]);
                     refuse(&socket, RefusalReason::Descriptors);
                 }
                 // Other users are refused before their introduction is read.
-                Taken::One(socket) => {
+                AcceptOutcome::One(socket) => {
                     let socket = Control::from(socket);
                     match self.admit(&socket).and_then(|_| self.acceptor.set.add(socket.as_fd())) {
                         Ok(()) => {
@@ -149,13 +149,13 @@ impl HandshakeAcceptor {
                         Err(e) => crate::log!(Info, "{e}"),
                     }
                 }
-                Taken::TurnAway(socket) => {
+                AcceptOutcome::TurnAway(socket) => {
                     let socket = Control::from(socket);
                     // Closing a socket with an unread packet would discard the answer, so the packet is read first.
                     let _ = frame::recv(&socket, &mut [0; frame::MAX]);
                     refuse(&socket, RefusalReason::Descriptors);
                 }
-                Taken::Nobody => break,
+                AcceptOutcome::Nobody => break,
             }
         }
         let over = self.pending.iter().map(|one| one.until).min();

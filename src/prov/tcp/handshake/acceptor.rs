@@ -8,7 +8,7 @@ use super::refused_keys::RefusedKeys;
 use crate::config;
 use crate::error::{Error, Result};
 use crate::prov;
-use crate::prov::accept::{Acceptor, MOST, Taken};
+use crate::prov::accept::{AcceptOutcome, Acceptor, MOST};
 use crate::prov::tcp::secure::auth::Key;
 use crate::prov::tcp::secure::sealed::SealedOut;
 use crate::prov::tcp::wire::address::Address;
@@ -253,7 +253,7 @@ impl HandshakeAcceptor {
                 return;
             }
             match self.acceptor.take(now, tcp::accept) {
-                Taken::One((socket, peer)) => {
+                AcceptOutcome::One((socket, peer)) => {
                     if self.pending.len() >= self.most
                         && let Some((silent, _)) = self.most_silent()
                     {
@@ -264,12 +264,12 @@ impl HandshakeAcceptor {
                         Err(e) => crate::log!(Info, "{e}"),
                     }
                 }
-                Taken::TurnAway((socket, peer)) => {
+                AcceptOutcome::TurnAway((socket, peer)) => {
                     if let Ok(pending) = Pending::new(socket, peer, 0) {
                         pending.refuse_and_close(Status::Busy);
                     }
                 }
-                Taken::Nobody => return,
+                AcceptOutcome::Nobody => return,
             }
         }
     }

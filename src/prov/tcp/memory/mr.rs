@@ -26,9 +26,9 @@ pub fn names_device(key: u64) -> Option<bool> {
 
 /// A piece of a region's memory, with the address at which this process reaches the piece.
 pub type Piece = region::Piece<Iov>;
-pub type Region = region::Region<Iov, Reached>;
+pub type Region = region::Region<Iov, TcpRegion>;
 /// A guard that keeps a region from closing.
-pub type Inside = region::RegionUse<Iov, Reached>;
+pub type Inside = region::RegionUse<Iov, TcpRegion>;
 
 /// The memory of a new region, as `locate` found it.
 pub struct Located {
@@ -41,7 +41,7 @@ pub struct Located {
 }
 
 /// The part of a region that is tcp's own: the way to its bytes, and the counter of peers' writes.
-pub struct Reached {
+pub struct TcpRegion {
     file: Option<MappedFile>,
     own: bool,
     counter: Mutex<Option<Arc<Counter>>>,
@@ -173,7 +173,7 @@ impl Regions {
         }
         let key = if modes.prov_key { KeyOf::Domain } else { KeyOf::Caller(attr.requested_key) };
         let reserved = self.registry.reserve(key, !location.site.is_host())?;
-        let own = Reached { file, own, counter: Mutex::new(None), user: self.user.clone() };
+        let own = TcpRegion { file, own, counter: Mutex::new(None), user: self.user.clone() };
         let region = Region::new(attr, reserved.key, base, path, location, own);
         Ok(self.registry.fill(reserved, Arc::new(region)))
     }

@@ -54,7 +54,7 @@ pub(super) enum Stage {
 }
 
 /// A list that is queued or in progress.
-pub(super) struct Work {
+pub(super) struct ListWork {
     pub(super) number: usize,
     pub(super) list: Arc<List>,
     pub(super) dir: Dir,
@@ -84,7 +84,7 @@ pub(super) struct Work {
 /// `runs` the sum of the lists' runs. `turn` is the last number that a list or a part was given.
 #[derive(Default)]
 pub(super) struct PendingLists {
-    pub(super) works: VecDeque<Work>,
+    pub(super) works: VecDeque<ListWork>,
     parts: Vec<Part>,
     pub(super) bytes: usize,
     pub(super) runs: usize,
@@ -103,7 +103,7 @@ fn lost(e: Error) -> Error {
     }
 }
 
-impl Work {
+impl ListWork {
     /// Stops posting parts of the list, which fails with this error once its outstanding parts have ended.
     pub(super) fn stop(&mut self, why: Error) {
         let block = self.list.runs.get(self.next).or(self.list.runs.last()).map_or(0, |r| r.first as usize);

@@ -9,7 +9,7 @@ use super::bind::{Binding, Bindings, Ending, Ends};
 use super::contract::Endpoint;
 use super::flags;
 use super::list::List;
-use super::list_work::{PendingLists, Stage, Work};
+use super::list_work::{ListWork, PendingLists, Stage};
 use super::op::{Common, Dir, IOV_LIMIT};
 use crate::error::{Code, Error, Result, errno};
 use crate::sys::time;
@@ -72,7 +72,7 @@ impl Lists {
         let deadline = time::deadline(timeout);
         let end = Ending { context: c.context, kind, len: list.total, buf: list.first_buf(), wanted, deadline, ..Ending::default() };
         w.turn = w.turn.wrapping_add(1);
-        let work = Work {
+        let work = ListWork {
             number: w.turn,
             dir,
             end,

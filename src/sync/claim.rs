@@ -17,7 +17,7 @@ const TRIES: u32 = 1 << 16;
 
 /// The claims and the helper's report of one operation: a slot in the initiator's segment, one cache line long.
 #[repr(C, align(64))]
-pub struct Slot {
+pub struct ClaimSlot {
     /// generation:16 | front:24 | back:24. Chunks [front, back) are unclaimed.
     claim: AtomicU64,
     /// generation:16 | status:16 | chunks finished by the helper:32.
@@ -26,12 +26,12 @@ pub struct Slot {
 }
 
 #[cfg(not(loom))]
-const _: () = assert!(size_of::<Slot>() == 64);
+const _: () = assert!(size_of::<ClaimSlot>() == 64);
 
 #[cfg(loom)]
-impl Slot {
-    pub fn model() -> Slot {
-        Slot { claim: AtomicU64::new(0), done: AtomicU64::new(0), pad: [0; 6] }
+impl ClaimSlot {
+    pub fn model() -> ClaimSlot {
+        ClaimSlot { claim: AtomicU64::new(0), done: AtomicU64::new(0), pad: [0; 6] }
     }
 }
 
@@ -50,7 +50,7 @@ pub struct Report {
     pub chunks: u32,
 }
 
-impl Slot {
+impl ClaimSlot {
     /// Initiator: begins an operation of `chunks` chunks.
     pub fn open(&self, generation: u16, chunks: u32) {
         self.done.store(u64::from(generation) << 48, Ordering::Relaxed);

@@ -8,7 +8,7 @@
 #![cfg(loom)]
 
 use gdrfab::sync::area::AREA;
-use gdrfab::sync::claim::Slot;
+use gdrfab::sync::claim::ClaimSlot;
 use gdrfab::sync::consumer::Consumer;
 use gdrfab::sync::gate::{self, Fences, Initiator};
 use gdrfab::sync::producer::Producer;
@@ -153,7 +153,7 @@ fn no_copy_runs_after_its_initiator_has_said_that_it_is_through() {
 #[test]
 fn every_chunk_is_copied_by_exactly_one() {
     loom::model(|| {
-        let slot = Arc::new(Slot::model());
+        let slot = Arc::new(ClaimSlot::model());
         slot.open(3, 2);
         let theirs = slot.clone();
         let helper = thread::spawn(move || {
@@ -177,7 +177,7 @@ fn every_chunk_is_copied_by_exactly_one() {
 #[test]
 fn a_cancelled_message_is_not_fetched_and_a_fetched_one_not_cancelled() {
     loom::model(|| {
-        let slot = Arc::new(Slot::model());
+        let slot = Arc::new(ClaimSlot::model());
         slot.open(9, 1);
         let theirs = slot.clone();
         let receiver = thread::spawn(move || {
@@ -196,7 +196,7 @@ fn a_cancelled_message_is_not_fetched_and_a_fetched_one_not_cancelled() {
 #[test]
 fn a_report_about_an_ended_operation_does_not_touch_its_successor() {
     loom::model(|| {
-        let slot = Arc::new(Slot::model());
+        let slot = Arc::new(ClaimSlot::model());
         slot.open(1, 1);
         let theirs = slot.clone();
         let late = thread::spawn(move || theirs.report(1, 0, 1));

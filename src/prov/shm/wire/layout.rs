@@ -9,7 +9,7 @@
 use crate::error::{Error, Result, errno};
 use crate::sync::area::{AREA, Area, AreaStore, START};
 use crate::sync::cache_line::Line;
-use crate::sync::claim::Slot;
+use crate::sync::claim::ClaimSlot;
 use crate::sync::primitive::{AtomicU64, Ordering};
 use crate::sync::ring::{MAX_LINES, Store};
 use crate::sys::mem::{self, Mapping, Protection};
@@ -68,7 +68,7 @@ struct Fixed {
     filter: [AtomicU64; FILTER_BITS / 64],
     /// The owner's device copies in flight: the peer's region index + 1, and from bit 32 a running number; 0: no copy.
     flights: [AtomicU64; FLIGHTS],
-    slots: [Slot; SLOTS],
+    slots: [ClaimSlot; SLOTS],
 }
 
 #[cfg(not(loom))]
@@ -193,7 +193,7 @@ impl Segment {
         &self.fixed().returned.messages
     }
 
-    pub fn slot(&self, index: usize) -> &Slot {
+    pub fn slot(&self, index: usize) -> &ClaimSlot {
         &self.fixed().slots[index % SLOTS]
     }
 

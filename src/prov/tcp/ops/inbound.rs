@@ -3,7 +3,7 @@
 //! A frame that has to wait, for room in a completion queue or for a device, stops the handling until the next turn.
 
 use super::arrival::sink_of;
-use super::target::{Target, check_sum, hold_device_memory, refused};
+use super::target::{TargetMemory, check_sum, hold_device_memory, refused};
 use crate::error::{Code, Error, Result, errno};
 use crate::mr::Access;
 use crate::prov::tcp::conn::{Conn, WriteStatus};
@@ -237,13 +237,13 @@ impl State {
     }
 
     /// Receives the body of a WRITE into its target. If the target was refused, the body is discarded and the refusal reported.
-    pub fn write_to(&mut self, target: Result<Target>, h: &Header, data: Option<u64>) -> Result<()> {
+    pub fn write_to(&mut self, target: Result<TargetMemory>, h: &Header, data: Option<u64>) -> Result<()> {
         let into = target.and_then(|target| match target {
-            Target::Host(runs) => {
+            TargetMemory::Host(runs) => {
                 let regions = runs.regions().cloned().collect();
                 Ok((BodySink::Regions(runs), regions))
             }
-            Target::Device(site, runs) => {
+            TargetMemory::Device(site, runs) => {
                 let place = hold_device_memory(site, &runs).map_err(refused)?;
                 Ok((BodySink::Device(DeviceSink::new(place, h.len), h.len), runs.regions().cloned().collect()))
             }

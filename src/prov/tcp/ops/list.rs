@@ -3,7 +3,7 @@
 //! before it touches a byte. The bytes of all blocks are one body, which is sent and received as any other body.
 
 use super::rma::{COPY_MAX, path_of};
-use super::target::{Target, are_short, paths_of, refused};
+use super::target::{TargetMemory, are_short, paths_of, refused};
 use crate::error::{Code, Error, Result, errno};
 use crate::fallible::granted;
 use crate::hmem::Site;
@@ -213,7 +213,7 @@ impl Conn {
     }
 
     /// Checks every block of a list. An error names the first block that fails.
-    fn list_target(&mut self, domain: &Domain, h: &Header, blocks: &[u8], need: Access) -> Result<Target> {
+    fn list_target(&mut self, domain: &Domain, h: &Header, blocks: &[u8], need: Access) -> Result<TargetMemory> {
         let (permitted, count) = (paths_of(h.paths), blocks.len() / BLOCK);
         let (mut runs, mut regions): (Vec<RegionRun>, Vec<Arc<Region>>) = (granted(count)?, Vec::new());
         let mut places: HashMap<u64, usize> = HashMap::new();
@@ -252,6 +252,6 @@ impl Conn {
         }
         let site = regions.first().map_or(Site::HOST, |r| r.site());
         let runs = RegionRuns::of_list(runs, regions);
-        Ok(if site.is_host() { Target::Host(runs) } else { Target::Device(site, runs) })
+        Ok(if site.is_host() { TargetMemory::Host(runs) } else { TargetMemory::Device(site, runs) })
     }
 }

@@ -31,7 +31,7 @@ pub fn paths_of(bits: u8) -> Paths {
 }
 
 /// The checked memory of a peer's operation.
-pub enum Target {
+pub enum TargetMemory {
     Host(RegionRuns),
     Device(Site, RegionRuns),
 }
@@ -49,7 +49,7 @@ impl Conn {
     }
 
     /// Checks the pieces that a WRITE or READ without LIST names.
-    pub fn target(&mut self, domain: &Domain, h: &Header, words: &[u8], need: Access) -> std::result::Result<Target, Code> {
+    pub fn target(&mut self, domain: &Domain, h: &Header, words: &[u8], need: Access) -> std::result::Result<TargetMemory, Code> {
         let permitted = paths_of(h.paths);
         let mut runs = Vec::with_capacity(h.pieces.into());
         let mut site = None;
@@ -66,27 +66,27 @@ impl Conn {
             runs.push(RegionRun { region, skip, len });
         }
         match site {
-            Some(site) if !site.is_host() => Ok(Target::Device(site, runs.into())),
-            _ => Ok(Target::Host(runs.into())),
+            Some(site) if !site.is_host() => Ok(TargetMemory::Device(site, runs.into())),
+            _ => Ok(TargetMemory::Host(runs.into())),
         }
     }
 
     /// Answers a READ with the bytes of its target, or with the reason for its refusal.
-    pub fn answer_from(&mut self, target: Result<Target>, h: &Header) {
+    pub fn answer_from(&mut self, target: Result<TargetMemory>, h: &Header) {
         let list = h.has(LIST);
         let source = match target {
-            Ok(Target::Host(runs)) if h.len <= ANSWER_COPY => match self.answer(h.len, |out| copy_out(&runs, out)) {
+            Ok(TargetMemory::Host(runs)) if h.len <= ANSWER_COPY => match self.answer(h.len, |out| copy_out(&runs, out)) {
                 Ok(()) => return,
                 Err(code) => Err(refused(code)),
             },
             // Blocks this short would take many system calls if they were sent from their own memory.
-            Ok(Target::Host(runs)) if list && are_short(runs.list.len(), h.len) => {
+            Ok(TargetMemory::Host(runs)) if list && are_short(runs.list.len(), h.len) => {
                 let mut bytes = Vec::with_capacity(h.len as usize);
                 copy_out(&runs, &mut bytes).map(|()| BodySource::Owned(bytes.into(), 0)).map_err(refused)
             }
-            Ok(Target::Host(runs)) => Ok(BodySource::Regions(runs)),
-            Ok(Target::Device(..)) if h.len == 0 => return self.put(Header::new(Kind::Answered, 0, 0)),
-            Ok(Target::Device(site, runs)) => {
+            Ok(TargetMemory::Host(runs)) => Ok(BodySource::Regions(runs)),
+            Ok(TargetMemory::Device(..)) if h.len == 0 => return self.put(Header::new(Kind::Answered, 0, 0)),
+            Ok(TargetMemory::Device(site, runs)) => {
                 hold_device_memory(site, &runs).map(|p| BodySource::Device(DeviceSource::new(p, h.len))).map_err(refused)
             }
             Err(why) => Err(why),

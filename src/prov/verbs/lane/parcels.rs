@@ -7,7 +7,7 @@ use crate::prov::op::{IOV_LIMIT, Iov, total};
 use crate::prov::parcel::Flat;
 use crate::prov::verbs::endpoint::Endpoint;
 use crate::prov::verbs::ops::post::aim;
-use crate::prov::verbs::queue::work::{PARCEL, RxOp, SIGNALED, Target, TxOp};
+use crate::prov::verbs::queue::work::{PARCEL, RemoteAddr, RxOp, SIGNALED, TxOp};
 use crate::prov::verbs::state::lane::{HEADER, INLINE_WORDS, LaneMessage, LaneRma, MAX_ANSWERS, MAX_BYTES, kind};
 use crate::prov::verbs::state::{Phase, State};
 use crate::prov::verbs::sys::abi::*;
@@ -72,7 +72,7 @@ impl State {
         &mut self,
         opcode: ibv_wr_opcode::Type,
         pieces: &mut [ibv_sge],
-        target: Target,
+        target: RemoteAddr,
         operands: [u64; 2],
         inline: bool,
         op: TxOp,
@@ -143,7 +143,7 @@ impl State {
             None => TxOp { internal: true, path_bits: how, ..TxOp::default() },
         };
         let seq = self.tx.next();
-        self.post_request(ibv_wr_opcode::IBV_WR_SEND, std::slice::from_mut(&mut piece), Target::default(), [0; 2], inline, op)?;
+        self.post_request(ibv_wr_opcode::IBV_WR_SEND, std::slice::from_mut(&mut piece), RemoteAddr::default(), [0; 2], inline, op)?;
         if let (Some(m), Some(op)) = (of, self.tx.get_mut(seq)) {
             op.bounce = m.hold.take();
         }

@@ -17,7 +17,7 @@ use crate::prov::verbs::memory::bounce;
 use crate::prov::verbs::memory::mr;
 use crate::prov::verbs::memory::registered::Registered;
 use crate::prov::verbs::ops::atomic::{self, on_card};
-use crate::prov::verbs::queue::work::{FETCH, PARCEL, Target, TxOp};
+use crate::prov::verbs::queue::work::{FETCH, PARCEL, RemoteAddr, TxOp};
 use crate::prov::verbs::rail::striping::StripeProgress;
 use crate::prov::verbs::state::State;
 use crate::prov::verbs::state::lane::{LaneAtomic, LaneJob, LaneRma, MAX_ACKS, MAX_JOBS, PeerKey, PendingAck, kind};
@@ -450,15 +450,15 @@ fn accept_key(m: &mut LaneRma, peer_key: PeerKey) -> Result<()> {
 }
 
 /// The remote address of byte `at` of an operation, and the number of bytes that lie together from there on.
-fn remote_at(m: &LaneRma, mut at: usize) -> (Target, usize) {
+fn remote_at(m: &LaneRma, mut at: usize) -> (RemoteAddr, usize) {
     for (remote, peer_key) in m.remote.iter().zip(&m.keys) {
         if at < remote.len || (at == 0 && m.total == 0) {
             let addr = remote.addr.wrapping_add(peer_key.shift).wrapping_add(at as u64);
-            return (Target { addr, key: peer_key.rkey }, remote.len - at);
+            return (RemoteAddr { addr, key: peer_key.rkey }, remote.len - at);
         }
         at -= remote.len;
     }
-    (Target::default(), 0)
+    (RemoteAddr::default(), 0)
 }
 
 /// The local pieces of up to `room` bytes from byte `skip` on, at most `most` pieces. Returns the pieces, their number

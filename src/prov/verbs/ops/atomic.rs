@@ -13,7 +13,7 @@ use crate::prov::op::Common;
 use crate::prov::verbs::device::context::{Atomics, Context};
 use crate::prov::verbs::memory::bounce::{self, Bounce};
 use crate::prov::verbs::memory::registered::Registered;
-use crate::prov::verbs::queue::work::{NicAtomic, SIGNALED, Target, TxOp, UnpostedRequest};
+use crate::prov::verbs::queue::work::{NicAtomic, RemoteAddr, SIGNALED, TxOp, UnpostedRequest};
 use crate::prov::verbs::state::State;
 use crate::prov::verbs::sys::abi::ibv_wr_opcode::{IBV_WR_ATOMIC_CMP_AND_SWP, IBV_WR_ATOMIC_FETCH_AND_ADD};
 use std::sync::Arc;
@@ -59,7 +59,7 @@ impl State {
         let what = op.what;
         check_op(&memory.pd.context, what)?;
         check_completion(c)?;
-        let target = Target { addr: op.addr, key: key_of(op.key)? };
+        let target = RemoteAddr { addr: op.addr, key: key_of(op.key)? };
         self.check_connected()?;
         if self.tx.is_full() {
             return Err(Error::AGAIN);

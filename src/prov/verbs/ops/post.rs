@@ -12,7 +12,7 @@ use crate::prov::verbs::limits::MAX_MSG;
 use crate::prov::verbs::memory::bounce;
 use crate::prov::verbs::memory::mr::{self, BufferKind};
 use crate::prov::verbs::memory::registered::Registered;
-use crate::prov::verbs::queue::work::{CHAIN, ENTRY_ONLY, SIGNALED, Target, TxOp, UnpostedRequest};
+use crate::prov::verbs::queue::work::{CHAIN, ENTRY_ONLY, RemoteAddr, SIGNALED, TxOp, UnpostedRequest};
 use crate::prov::verbs::state::State;
 use crate::prov::verbs::state::staging::{StagedTransfer, WaitingOp, kind_of};
 use crate::prov::verbs::sys::abi::*;
@@ -55,7 +55,11 @@ pub(in crate::prov::verbs) fn check_completion(c: &Common) -> Result<()> {
 }
 
 /// Sets the remote address, the key and, for an atomic, the operands of a work request.
-pub(in crate::prov::verbs) fn aim(wr: &mut ibv_send_wr, Target { addr: remote_addr, key: rkey }: Target, [compare_add, swap]: [u64; 2]) {
+pub(in crate::prov::verbs) fn aim(
+    wr: &mut ibv_send_wr,
+    RemoteAddr { addr: remote_addr, key: rkey }: RemoteAddr,
+    [compare_add, swap]: [u64; 2],
+) {
     match wr.opcode {
         ibv_wr_opcode::IBV_WR_ATOMIC_CMP_AND_SWP | ibv_wr_opcode::IBV_WR_ATOMIC_FETCH_AND_ADD => {
             wr.wr.atomic = ibv_send_wr_atomic { remote_addr, compare_add, swap, rkey };
@@ -82,7 +86,7 @@ impl State {
             }
             return self.transfer(memory, dir, local, total, remote, data, c, descs);
         }
-        let target = Target { addr: remote.addr, key: key_of(remote.key)? };
+        let target = RemoteAddr { addr: remote.addr, key: key_of(remote.key)? };
         let (opcode, kind) = match (dir, data) {
             (Dir::Write, None) => (ibv_wr_opcode::IBV_WR_RDMA_WRITE, flags::RMA | flags::WRITE),
             (Dir::Write, Some(_)) => (ibv_wr_opcode::IBV_WR_RDMA_WRITE_WITH_IMM, flags::RMA | flags::WRITE),
@@ -102,7 +106,7 @@ impl State {
         let total = measure(local, MAX_MSG)?;
         let data = data_of(c)?;
         let opcode = if data.is_some() { ibv_wr_opcode::IBV_WR_SEND_WITH_IMM } else { ibv_wr_opcode::IBV_WR_SEND };
-        self.post(memory, opcode, flags::MSG | flags::SEND, local, total, Target::default(), data, c, descs)
+        self.post(memory, opcode, flags::MSG | flags::SEND, local, total, RemoteAddr::default(), data, c, descs)
     }
 
     #[allow(clippy::too_many_arguments)]
@@ -114,7 +118,7 @@ impl State {
         kind: u64,
         local: &[Iov],
         total: usize,
-        target: Target,
+        target: RemoteAddr,
         data: Option<u32>,
         c: &Common,
         descs: &[u64],

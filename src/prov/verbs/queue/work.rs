@@ -103,7 +103,7 @@ pub const SIGNALED: u32 = ibv_send_flags::IBV_SEND_SIGNALED;
 
 /// The remote address and key; 0 for messages.
 #[derive(Clone, Copy, Default)]
-pub struct Target {
+pub struct RemoteAddr {
     pub addr: u64,
     pub key: u32,
 }
@@ -120,7 +120,7 @@ pub struct UnpostedRequest {
     pub(in crate::prov::verbs) opcode: ibv_wr_opcode::Type,
     pub(in crate::prov::verbs) pieces: [ibv_sge; IOV_LIMIT],
     pub(in crate::prov::verbs) count: usize,
-    pub(in crate::prov::verbs) target: Target,
+    pub(in crate::prov::verbs) target: RemoteAddr,
     /// As in `NicAtomic`.
     pub(in crate::prov::verbs) operands: [u64; 2],
     pub(in crate::prov::verbs) data: Option<u32>,
@@ -144,7 +144,7 @@ impl UnpostedRequest {
             opcode,
             pieces,
             count: 0,
-            target: Target::default(),
+            target: RemoteAddr::default(),
             operands: [0; 2],
             data,
             send_flags: SIGNALED,

@@ -27,7 +27,7 @@ pub struct LocalPiece {
     pub of: u16,
 }
 
-pub struct Request {
+pub struct StripeRequest {
     /// The address at the peer.
     pub addr: u64,
     /// Index into `remote_keys`.
@@ -36,7 +36,7 @@ pub struct Request {
     pub pieces: usize,
 }
 
-pub struct Part {
+pub struct StripePart {
     /// The index after the last request of this part. The first request follows the last request of the part before.
     pub requests: usize,
     pub len: usize,
@@ -67,8 +67,8 @@ pub struct Stripe {
     /// The keys of the remote regions.
     pub remote_keys: Vec<Arc<Keys>>,
     pub pieces: Vec<LocalPiece>,
-    pub requests: Vec<Request>,
-    pub parts: Vec<Part>,
+    pub requests: Vec<StripeRequest>,
+    pub parts: Vec<StripePart>,
     /// Parts that still have to be posted.
     pub todo: VecDeque<u16>,
     /// Parts that have not ended.
@@ -135,10 +135,10 @@ impl Stripe {
                 let take = (piece.len as usize).min(room);
                 let begins = room == self.size || fresh;
                 if room == self.size {
-                    self.parts.push(Part { requests: self.requests.len(), len: 0, mask: u8::MAX, run, over: false });
+                    self.parts.push(StripePart { requests: self.requests.len(), len: 0, mask: u8::MAX, run, over: false });
                 }
                 if begins {
-                    self.requests.push(Request { addr, of, pieces: self.pieces.len() });
+                    self.requests.push(StripeRequest { addr, of, pieces: self.pieces.len() });
                 }
                 self.pieces.push(LocalPiece { len: take as u32, ..piece });
                 let mask =

@@ -24,7 +24,7 @@ use std::ffi::OsStr;
 use std::sync::OnceLock;
 pub use table::{Config, Hmem, Tcp, VARIABLES, Verbs};
 pub use users::Users;
-pub use value::{DriverUse, Words};
+pub use value::{DriverUse, WordSet};
 
 impl Config {
     /// Length in bytes up to which a message travels through the ring. `private`: the receiver cannot map the sender's

@@ -13,15 +13,15 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// Words for a C caller, ending with NUL and cut to the available room. The type has no destructor, because registering
 /// a destructor ends the process if the C library has no memory for it.
-pub struct Words {
+pub struct CText {
     len: Cell<usize>,
     bytes: [Cell<u8>; 1024],
 }
 
-impl Words {
+impl CText {
     /// An initial value; each use makes a separate one.
     #[expect(clippy::declare_interior_mutable_const)]
-    pub const NONE: Words = Words { len: Cell::new(0), bytes: [const { Cell::new(0) }; 1024] };
+    pub const NONE: CText = CText { len: Cell::new(0), bytes: [const { Cell::new(0) }; 1024] };
 
     /// Replaces the words, and returns them for C.
     pub fn keep(&self, words: impl fmt::Display) -> *const c_char {
@@ -36,7 +36,7 @@ impl Words {
     }
 }
 
-struct Writer<'a>(&'a Words);
+struct Writer<'a>(&'a CText);
 
 impl Write for Writer<'_> {
     fn write_char(&mut self, c: char) -> fmt::Result {
@@ -54,7 +54,7 @@ impl Write for Writer<'_> {
 }
 
 thread_local! {
-    static LAST: Words = const { Words::NONE };
+    static LAST: CText = const { CText::NONE };
 }
 
 /// Keeps the words of a failure for `gdrfab_last_error`, and returns the negative errno.
@@ -68,7 +68,7 @@ pub fn failed(e: &Error) -> c_int {
 }
 
 pub fn last_words() -> *const c_char {
-    hold(|_| c"".as_ptr(), || LAST.with(Words::get))
+    hold(|_| c"".as_ptr(), || LAST.with(CText::get))
 }
 
 /// Runs the body of an exported function. A panic is caught here, because unwinding out of an `extern "C"` function

@@ -13,7 +13,7 @@ use libc::{c_char, c_int, c_void, ssize_t};
 use std::ffi::CStr;
 use std::sync::Arc;
 
-pub(super) use crate::guard::{Words, failed, hold, last_words, null, posting};
+pub(super) use crate::guard::{CText, failed, hold, last_words, null, posting};
 
 /// Runs a control call: 0 or a negative errno. A panic becomes -ENOTRECOVERABLE. The calling thread cannot
 /// be cancelled in it.

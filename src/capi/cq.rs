@@ -2,7 +2,7 @@
 //! Reading completion queues.
 
 use super::boundary::{
-    ExtensibleStruct, Words, control, counted, cq_head, hold, no_cq, no_flags, null, object, output, output_sized, reading, release,
+    CText, ExtensibleStruct, control, counted, cq_head, hold, no_cq, no_flags, null, object, output, output_sized, reading, release,
     write_sized, write_text,
 };
 use super::objects::gdrfab_cq;
@@ -315,7 +315,7 @@ pub unsafe extern "C" fn gdrfab_cq_strerror(
 #[inline(always)]
 pub(super) unsafe fn words(prov_errno: c_int, err_data: *const c_void, buf: *mut c_char, len: usize) -> *const c_char {
     thread_local! {
-        static WORDS: Words = const { Words::NONE };
+        static WORDS: CText = const { CText::NONE };
     }
     let said = || -> *const c_char {
         // SAFETY: the caller says that `err_data` ends with a NUL and that `buf` holds `len` bytes.

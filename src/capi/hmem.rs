@@ -5,7 +5,7 @@ use super::boundary::{ExtensibleStruct, control, counted, null, output, output_s
 use super::memory::{gdrfab_mr_dmabuf, iface_of};
 use super::types::*;
 use crate::error::{Error, Result};
-use crate::fabric::hmem::{self, At};
+use crate::fabric::hmem::{self, CopyDevice};
 use crate::hmem::{DeviceFacts, Iface};
 use libc::{c_char, c_int, c_void, ssize_t};
 use std::os::fd::IntoRawFd;
@@ -85,9 +85,9 @@ unsafe impl ExtensibleStruct for gdrfab_hmem_place {
 /// The device number that names no device.
 const NO_DEVICE: u32 = u32::MAX;
 
-fn place_of(iface: u32, device: u32) -> Result<At> {
+fn copy_device_of(iface: u32, device: u32) -> Result<CopyDevice> {
     let iface = if iface == GDRFAB_HMEM_AUTO { None } else { Some(iface_of(iface)?) };
-    Ok(At { iface, device })
+    Ok(CopyDevice { iface, device })
 }
 
 /// Text in a field of fixed size: as much as fits before the NUL, in whole characters.
@@ -261,7 +261,7 @@ pub unsafe extern "C" fn gdrfab_hmem_export_dmabuf(ptr: *const c_void, len: usiz
 pub unsafe extern "C" fn gdrfab_hmem_copy_to(iface: u32, device: u32, dest: *mut c_void, src: *const c_void, len: usize) -> c_int {
     // SAFETY: the C caller says that the host side is readable for len bytes, and dest writable if it is host memory.
     control(|| unsafe {
-        let at = place_of(iface, device)?;
+        let at = copy_device_of(iface, device)?;
         check_copy(dest, src, len)?;
         hmem::copy_to(at, dest as u64, src as u64, len)
     })
@@ -272,7 +272,7 @@ pub unsafe extern "C" fn gdrfab_hmem_copy_to(iface: u32, device: u32, dest: *mut
 pub unsafe extern "C" fn gdrfab_hmem_copy_from(iface: u32, device: u32, dest: *mut c_void, src: *const c_void, len: usize) -> c_int {
     // SAFETY: the C caller says that the host side is writable for len bytes, and src readable if it is host memory.
     control(|| unsafe {
-        let at = place_of(iface, device)?;
+        let at = copy_device_of(iface, device)?;
         check_copy(dest, src, len)?;
         hmem::copy_from(at, dest as u64, src as u64, len)
     })

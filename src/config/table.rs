@@ -8,7 +8,7 @@ use super::goal::Goal;
 use super::kind::{Kind, Variable};
 use super::names::{DRIVER_WORDS, HMEM_WORDS, PATHS, RING_MOST, SETS, TCP_SECURITY};
 use super::users::Users;
-use super::value::{DriverUse, Value, Words};
+use super::value::{DriverUse, Value, WordSet};
 use super::variables::variables;
 
 /// 0 or 1.
@@ -23,7 +23,7 @@ variables! {
     Provider {
         provider: Option<String> = "GDRFAB_PROVIDER", Kind::Word(&SETS), "",
             "the only provider, or combination of providers, that getinfo offers; a combination (shm+tcp) is for connectionless endpoints only; unset: all that this host has";
-        paths: Words = "GDRFAB_PATHS", Kind::List(&PATHS, None), "direct,cma,staged,ipc,nic,dmabuf,peer-mem,socket",
+        paths: WordSet = "GDRFAB_PATHS", Kind::List(&PATHS, None), "direct,cma,staged,ipc,nic,dmabuf,peer-mem,socket",
             "paths that this process may use or offer, in any order: direct, cma, ipc and staged of shm; socket and staged of tcp; nic, dmabuf, peer-mem and staged of verbs; a provider without a listed path is not offered, and memory that no listed path reaches is refused (direct,socket: shm only maps memory, tcp moves only host memory, verbs is not offered)";
     }
     Shm {
@@ -52,7 +52,7 @@ variables! {
     /// Use of device drivers.
     struct Hmem {}
     Memory {
-        allowed: Words = "GDRFAB_HMEM", Kind::List(&HMEM_WORDS, Some("none")), "cuda,rocr,ze,neuron,synapseai",
+        allowed: WordSet = "GDRFAB_HMEM", Kind::List(&HMEM_WORDS, Some("none")), "cuda,rocr,ze,neuron,synapseai",
             "device drivers that may be used: cuda (NVIDIA), rocr (AMD), ze (Intel Level Zero), neuron (AWS), synapseai (Intel Gaudi); a driver that is left out is never opened, and its memory cannot be registered; none: host memory only";
         driver: DriverUse = "GDRFAB_HMEM_DRIVER", Kind::List(&DRIVER_WORDS, Some("caller")), "caller",
             "use of device drivers: caller: loaded and initialised when needed, and called on the caller's threads; adopt: only drivers that the process has loaded and initialised itself; thread: called on a thread of the library, never on the caller's, which costs two thread switches for each call; process: operations of shm's connected endpoints call no driver in this process, unless the program permits it, but a helper process copies, which costs a driver context on each device (0.5 GB on an H200), and a core while it copies; adopt, thread and process can be combined (adopt,process)";

@@ -7,9 +7,9 @@ use super::users::Users;
 
 /// A set of words out of those of a [`Kind::List`]: one bit for each word, in the order in which the kind lists them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Words(pub u64);
+pub struct WordSet(pub u64);
 
-impl Words {
+impl WordSet {
     /// True if the set has the word that is in this place of the kind's list.
     pub fn has(self, place: usize) -> bool {
         self.0 & 1 << place != 0
@@ -85,11 +85,11 @@ impl Value for Vec<String> {
     }
 }
 
-impl Value for Words {
-    fn of(text: Option<&str>, kind: &Kind) -> Words {
-        let Kind::List(known, _) = kind else { return Words(0) };
+impl Value for WordSet {
+    fn of(text: Option<&str>, kind: &Kind) -> WordSet {
+        let Kind::List(known, _) = kind else { return WordSet(0) };
         let bit = |word: &str| known.iter().position(|k| *k == word.trim()).map_or(0, |at| 1 << at);
-        Words(text.unwrap_or_default().split(',').fold(0, |bits, word| bits | bit(word)))
+        WordSet(text.unwrap_or_default().split(',').fold(0, |bits, word| bits | bit(word)))
     }
 }
 

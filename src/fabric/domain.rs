@@ -3,7 +3,7 @@
 
 use super::drive::EpRef;
 use super::info::{EP_RDM, Info, PROGRESS_AUTO, THREAD_DOMAIN};
-use super::origin::Origin;
+use super::origin::OpenedNames;
 use super::progress_set::ProgressSet;
 use super::progressor::Progressor;
 use super::root::Fabric;
@@ -26,7 +26,7 @@ use std::sync::Arc;
 pub struct Domain {
     pub context: Context,
     pub(crate) fabric: Arc<Fabric>,
-    pub(super) origin: Origin,
+    pub(super) origin: OpenedNames,
     pub(crate) owner: Owner,
     pub(crate) users: Users,
     pub(crate) prov: Arc<dyn prov::Domain>,
@@ -71,7 +71,7 @@ impl Domain {
         Ok(Arc::new(Domain {
             context: Context::default(),
             fabric: fabric.clone(),
-            origin: Origin::of_domain(fabric.origin.provider(), info),
+            origin: OpenedNames::of_domain(fabric.origin.provider(), info),
             owner: Owner::here(),
             users: Users::default(),
             prov,

@@ -137,7 +137,7 @@ pub fn export_dmabuf(addr: u64, len: u64, pcie: bool) -> Result<DmaBuf> {
 
 /// The device of a copy: the caller's choice, or with `None` the device that the pointer belongs to.
 #[derive(Clone, Copy)]
-pub struct At {
+pub struct CopyDevice {
     pub iface: Option<Iface>,
     pub device: u32,
 }
@@ -146,7 +146,7 @@ pub struct At {
 ///
 /// # Safety
 /// `from` is readable for `len` bytes; `to`, if it is host memory, is writable.
-pub unsafe fn copy_to(at: At, to: u64, from: u64, len: usize) -> Result<()> {
+pub unsafe fn copy_to(at: CopyDevice, to: u64, from: u64, len: usize) -> Result<()> {
     match side(at, "dest", to, "src", from, len)? {
         // SAFETY: the caller promises `len` bytes on the host side; the device's side was checked.
         Some((up, device)) => unsafe { up.copy(device, Dir::ToDevice, to, from, len) },
@@ -158,7 +158,7 @@ pub unsafe fn copy_to(at: At, to: u64, from: u64, len: usize) -> Result<()> {
 ///
 /// # Safety
 /// `to` is writable for `len` bytes; `from`, if it is host memory, is readable.
-pub unsafe fn copy_from(at: At, to: u64, from: u64, len: usize) -> Result<()> {
+pub unsafe fn copy_from(at: CopyDevice, to: u64, from: u64, len: usize) -> Result<()> {
     match side(at, "src", from, "dest", to, len)? {
         // SAFETY: the caller promises `len` bytes on the host side; the device's side was checked.
         Some((up, device)) => unsafe { up.copy(device, Dir::FromDevice, to, from, len) },
@@ -177,7 +177,14 @@ pub fn flush(iface: Iface, number: u32) -> Result<()> {
 }
 
 /// Checks both sides of a copy, and returns the interface that copies and its device. `None`: there is nothing to copy.
-fn side(at: At, device_side: &str, addr: u64, host_side: &str, host: u64, len: usize) -> Result<Option<(&'static dyn Interface, u32)>> {
+fn side(
+    at: CopyDevice,
+    device_side: &str,
+    addr: u64,
+    host_side: &str,
+    host: u64,
+    len: usize,
+) -> Result<Option<(&'static dyn Interface, u32)>> {
     let found = match at.iface {
         None if len > 0 => hmem::detect(addr)?,
         None => return Ok(None),
@@ -257,7 +264,7 @@ mod tests {
     fn host_to_host_is_a_copy_by_the_cpu() {
         let from = [1u8, 2, 3];
         let mut to = [0u8; 3];
-        let at = At { iface: Some(Iface::System), device: 0 };
+        let at = CopyDevice { iface: Some(Iface::System), device: 0 };
         // SAFETY: two arrays of three bytes.
         unsafe { copy_to(at, to.as_mut_ptr() as u64, from.as_ptr() as u64, 3) }.unwrap();
         assert_eq!(to, from);

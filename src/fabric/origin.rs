@@ -5,7 +5,7 @@
 use super::info::Info;
 use crate::error::{Error, Result};
 
-pub(crate) struct Origin {
+pub(crate) struct OpenedNames {
     object: &'static str,
     provider: &'static str,
     fabric: Option<String>,
@@ -13,13 +13,13 @@ pub(crate) struct Origin {
     domain: Option<String>,
 }
 
-impl Origin {
-    pub fn of_fabric(provider: &'static str, info: &Info) -> Origin {
-        Origin { object: "fabric", provider, fabric: info.fabric_name.clone(), domain: None }
+impl OpenedNames {
+    pub fn of_fabric(provider: &'static str, info: &Info) -> OpenedNames {
+        OpenedNames { object: "fabric", provider, fabric: info.fabric_name.clone(), domain: None }
     }
 
-    pub fn of_domain(provider: &'static str, info: &Info) -> Origin {
-        Origin { object: "domain", provider, fabric: info.fabric_name.clone(), domain: info.domain_name.clone() }
+    pub fn of_domain(provider: &'static str, info: &Info) -> OpenedNames {
+        OpenedNames { object: "domain", provider, fabric: info.fabric_name.clone(), domain: info.domain_name.clone() }
     }
 
     pub fn provider(&self) -> &'static str {

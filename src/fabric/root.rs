@@ -2,7 +2,7 @@
 //! Fabrics, in which domains, event queues and passive endpoints are opened.
 
 use super::info::Info;
-use super::origin::Origin;
+use super::origin::OpenedNames;
 use super::users::{Users, none_or_busy};
 use super::{Context, Owner};
 use crate::error::Result;
@@ -10,14 +10,14 @@ use std::sync::Arc;
 
 pub struct Fabric {
     pub context: Context,
-    pub(super) origin: Origin,
+    pub(super) origin: OpenedNames,
     pub(crate) owner: Owner,
     pub(crate) users: Users,
 }
 
 impl Fabric {
     pub fn open(info: &Info) -> Result<Arc<Fabric>> {
-        let origin = Origin::of_fabric(super::info::provider(info)?.name(), info);
+        let origin = OpenedNames::of_fabric(super::info::provider(info)?.name(), info);
         Ok(Arc::new(Fabric { context: Context::default(), origin, owner: Owner::here(), users: Users::default() }))
     }
 

@@ -11,12 +11,12 @@ use crate::rdm::peers::unexpected::Unexpected;
 use std::collections::{HashMap, HashSet};
 
 /// A matcher for one kind of messages. An endpoint has one matcher for tagged messages, and another for untagged messages.
-pub type Space = Matcher<Recv, Unexpected>;
+pub type MessageMatcher = Matcher<Recv, Unexpected>;
 
 #[derive(Default)]
 pub struct Matching {
-    tagged: Space,
-    untagged: Space,
+    tagged: MessageMatcher,
+    untagged: MessageMatcher,
     /// Messages that a peek has claimed, by the context of the peek. A value is the source, the tag, whether the message
     /// is tagged, and the message.
     claimed: HashMap<usize, (u64, u64, bool, Unexpected)>,
@@ -30,7 +30,7 @@ pub struct Matching {
 impl Matching {
     /// The matcher of tagged or of untagged messages.
     #[inline(always)]
-    pub fn space(&mut self, tagged: bool) -> &mut Space {
+    pub fn matcher(&mut self, tagged: bool) -> &mut MessageMatcher {
         if tagged { &mut self.tagged } else { &mut self.untagged }
     }
 
@@ -47,19 +47,19 @@ impl Matching {
     pub fn moved(&mut self, moved: &[(u64, u64)], source_of: impl Fn(Id) -> Option<u64> + Copy) {
         let mut receives = Vec::new();
         for (before, source) in moved {
-            receives.extend([true, false].map(|tagged| (tagged, *source, self.space(tagged).take_posted_for(*before))));
+            receives.extend([true, false].map(|tagged| (tagged, *source, self.matcher(tagged).take_posted_for(*before))));
         }
         self.refile(source_of);
         for (tagged, source, receives) in receives {
-            self.space(tagged).repost(source, receives);
+            self.matcher(tagged).repost(source, receives);
         }
     }
 
     /// Files unexpected messages under the current indexes of their peers.
     pub fn refile(&mut self, source_of: impl Fn(Id) -> Option<u64> + Copy) {
         let source_of = |message: &Unexpected| message.from().and_then(source_of);
-        for space in [&mut self.tagged, &mut self.untagged] {
-            space.refile(source_of);
+        for matcher in [&mut self.tagged, &mut self.untagged] {
+            matcher.refile(source_of);
         }
         for (source, .., message) in self.claimed.values_mut() {
             *source = source_of(message).unwrap_or(*source);
@@ -68,10 +68,10 @@ impl Matching {
 
     /// The peers from which stored messages came, and the peers without an index for whose messages receives are posted.
     pub fn peers(&self) -> HashSet<Id> {
-        let spaces = [&self.tagged, &self.untagged];
-        let waiting = spaces.iter().flat_map(|space| space.each_unexpected()).filter_map(|(.., message)| message.from());
+        let matchers = [&self.tagged, &self.untagged];
+        let waiting = matchers.iter().flat_map(|matcher| matcher.each_unexpected()).filter_map(|(.., message)| message.from());
         let for_it = |source: u64| (source >= UNKNOWN && source != UNSPEC).then_some(source as Id);
-        let posted = spaces.iter().flat_map(|space| space.posted_sources()).filter_map(for_it);
+        let posted = matchers.iter().flat_map(|matcher| matcher.posted_sources()).filter_map(for_it);
         waiting.chain(posted).chain(self.claimed.values().filter_map(|(.., message)| message.from())).collect()
     }
 
@@ -79,38 +79,38 @@ impl Matching {
     pub fn take_receives(&mut self, most: usize, mut which: impl FnMut(&Recv) -> bool) -> Vec<Recv> {
         let mut found: Vec<_> = self.tagged.search_posted(&mut which).map(|(number, at)| (number, (true, at))).collect();
         found.extend(self.untagged.search_posted(which).map(|(number, at)| (number, (false, at))));
-        in_order(found).into_iter().take(most).filter_map(|(tagged, at)| self.space(tagged).withdraw_posted(at)).collect()
+        in_order(found).into_iter().take(most).filter_map(|(tagged, at)| self.matcher(tagged).withdraw_posted(at)).collect()
     }
 
     /// Takes back the receives that only messages of `source` can fill.
     pub fn take_receives_for(&mut self, source: u64) -> Vec<Recv> {
-        let all = [true, false].into_iter().flat_map(|tagged| self.space(tagged).take_posted_for(source));
+        let all = [true, false].into_iter().flat_map(|tagged| self.matcher(tagged).take_posted_for(source));
         all.map(|(.., recv)| recv).collect()
     }
 
     /// Removes the unmatched offers that came by the link with this number, because the link has ended.
     pub fn remove_offers_of(&mut self, link: usize) {
-        for space in [&mut self.tagged, &mut self.untagged] {
+        for matcher in [&mut self.tagged, &mut self.untagged] {
             let is_its_offer = |m: &Unexpected| matches!(m, Unexpected::Offered { link: l, .. } if *l == link);
-            let gone: Vec<_> = space.each_unexpected().filter(|(.., m)| is_its_offer(m)).map(|(at, ..)| at).collect();
-            gone.into_iter().for_each(|at| drop(space.remove_unexpected(at)));
+            let gone: Vec<_> = matcher.each_unexpected().filter(|(.., m)| is_its_offer(m)).map(|(at, ..)| at).collect();
+            gone.into_iter().for_each(|at| drop(matcher.remove_unexpected(at)));
         }
     }
 
     /// Removes an unmatched offer that its sender takes back. False if the offer is no longer stored at `at`.
     pub fn remove_offer(&mut self, tagged: bool, at: EntryId, id: Id, number: u64) -> bool {
-        let space = self.space(tagged);
+        let matcher = self.matcher(tagged);
         let is_it = |m: &Unexpected| matches!(m, Unexpected::Offered { from, offer, .. } if *from == id && offer.number == number);
-        space.unexpected(at).is_some_and(|(.., m)| is_it(m)) && space.remove_unexpected(at).is_some()
+        matcher.unexpected(at).is_some_and(|(.., m)| is_it(m)) && matcher.remove_unexpected(at).is_some()
     }
 
     /// Removes an unmatched message of this endpoint to itself. False if the message is not stored.
     pub fn remove_loopback(&mut self, tagged: bool, number: u64) -> bool {
-        let space = self.space(tagged);
-        let mut waiting = space.each_unexpected();
+        let matcher = self.matcher(tagged);
+        let mut waiting = matcher.each_unexpected();
         let found = waiting.find(|(.., m)| matches!(m, Unexpected::Loopback { number: n, .. } if *n == number)).map(|(at, ..)| at);
         drop(waiting);
-        found.is_some_and(|at| space.remove_unexpected(at).is_some())
+        found.is_some_and(|at| matcher.remove_unexpected(at).is_some())
     }
 
     /// Keeps a message that a peek with this context has claimed.
@@ -151,16 +151,16 @@ impl Matching {
     /// Takes a posted receive for a message of `len` bytes from `source`. If the receive is a multi-receive buffer, takes
     /// the buffer's next part; the buffer stays posted until it is full.
     pub fn take_recv(&mut self, tagged: bool, at: EntryId, len: usize, source: u64) -> Option<Recv> {
-        let (slot, used) = match self.space(tagged).posted(at)?.multi() {
+        let (slot, used) = match self.matcher(tagged).posted(at)?.multi() {
             Some(multi) => multi,
-            None => return self.space(tagged).remove_posted(at, source),
+            None => return self.matcher(tagged).remove_posted(at, source),
         };
         let min = self.multi.get(slot as usize).and_then(Option::as_ref).map_or(1, |m| m.min_room.max(1));
-        let space = self.space(tagged);
-        if let Some((number, _)) = space.position_of(at) {
-            space.record_fill(number, source);
+        let matcher = self.matcher(tagged);
+        if let Some((number, _)) = matcher.position_of(at) {
+            matcher.record_fill(number, source);
         }
-        let recv = space.posted(at)?;
+        let recv = matcher.posted(at)?;
         let room = recv.room - used;
         let now = used + len.min(room);
         let more = recv.more.as_ref().map(|m| Box::new(RecvExtra { deadline: 0, ..RecvExtra::clone(m) }));
@@ -170,7 +170,7 @@ impl Matching {
         }
         let full = recv.room - now < min;
         if full {
-            space.remove_posted(at, source);
+            matcher.remove_posted(at, source);
         }
         if let Some(multi) = self.multi_of(&part) {
             multi.arriving += 1;

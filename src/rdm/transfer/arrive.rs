@@ -131,11 +131,11 @@ impl State {
         peer.credit.receive(len)?;
         let (tagged, tag) = (label.tag.is_some(), label.tag.unwrap_or(0));
         let Some(recv) =
-            self.matching.space(tagged).find_posted(source, tag).and_then(|at| self.matching.take_recv(tagged, at, len, source))
+            self.matching.matcher(tagged).find_posted(source, tag).and_then(|at| self.matching.take_recv(tagged, at, len, source))
         else {
             let bytes = UnexpectedData::of(parcel);
             self.reports.stats().unexpected += 1;
-            self.matching.space(tagged).keep(source, tag, Unexpected::Eager { from: id, link, bytes, data: label.data });
+            self.matching.matcher(tagged).keep(source, tag, Unexpected::Eager { from: id, link, bytes, data: label.data });
             return Ok(());
         };
         let n = len.min(recv.room);
@@ -160,8 +160,8 @@ impl State {
         let Some(source) = self.peers.get(id).map(|p| p.source) else { return Ok(()) };
         self.peers.offered(id, &offer)?;
         let (tagged, tag) = (label.tag.is_some(), label.tag.unwrap_or(0));
-        let at = self.matching.space(tagged).find_posted(source, tag);
-        let position = at.and_then(|at| self.matching.space(tagged).position_of(at));
+        let at = self.matching.matcher(tagged).find_posted(source, tag);
+        let position = at.and_then(|at| self.matching.matcher(tagged).position_of(at));
         match at.and_then(|at| self.matching.take_recv(tagged, at, offer.len as usize, source)) {
             Some(recv) => {
                 let position = position.filter(|_| recv.multi().is_none());
@@ -170,7 +170,7 @@ impl State {
             None => {
                 self.reports.stats().unexpected += 1;
                 let number = offer.number;
-                let at = self.matching.space(tagged).keep(source, tag, Unexpected::Offered { from: id, link, offer, data: label.data });
+                let at = self.matching.matcher(tagged).keep(source, tag, Unexpected::Offered { from: id, link, offer, data: label.data });
                 if let Some(peer) = self.peers.get_mut(id) {
                     peer.set_offer_state(number, OfferState::Unmatched { tagged, at });
                 }

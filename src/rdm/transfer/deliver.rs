@@ -23,10 +23,10 @@ impl State {
     /// Posts a receive whose arguments the caller has checked.
     pub(in crate::rdm) fn post_recv(&mut self, want: RecvFilter, recv: Recv) -> Result<()> {
         let tagged = recv.tagged;
-        let Some(first) = self.matching.space(tagged).find_unexpected(&want) else {
+        let Some(first) = self.matching.matcher(tagged).find_unexpected(&want) else {
             self.check_enabled()?;
             let number = self.matching.next_post();
-            self.matching.space(tagged).post(number, want, || recv);
+            self.matching.matcher(tagged).post(number, want, || recv);
             return Ok(());
         };
         let number = self.matching.next_post();
@@ -34,15 +34,15 @@ impl State {
             self.match_unexpected(tagged, first, recv, Some((number, want)));
             return Ok(());
         }
-        let at = self.matching.space(tagged).post(number, want, || recv);
+        let at = self.matching.matcher(tagged).post(number, want, || recv);
         let mut next = Some(first);
         while let Some(message) = next {
             let (len, source) =
-                (self.len_of(tagged, message), self.matching.space(tagged).unexpected(message).map_or(UNSPEC, |(source, ..)| source));
+                (self.len_of(tagged, message), self.matching.matcher(tagged).unexpected(message).map_or(UNSPEC, |(source, ..)| source));
             let Some(part) = self.matching.take_recv(tagged, at, len, source) else { break };
             self.match_unexpected(tagged, message, part, None);
-            next = match self.matching.space(tagged).posted(at) {
-                Some(_) => self.matching.space(tagged).find_unexpected(&want),
+            next = match self.matching.matcher(tagged).posted(at) {
+                Some(_) => self.matching.matcher(tagged).find_unexpected(&want),
                 None => None,
             };
         }
@@ -51,7 +51,7 @@ impl State {
 
     /// Length of an unexpected message.
     pub(in crate::rdm) fn len_of(&mut self, tagged: bool, at: EntryId) -> usize {
-        match self.matching.space(tagged).unexpected(at) {
+        match self.matching.matcher(tagged).unexpected(at) {
             Some((_, _, Unexpected::Eager { bytes, .. })) => bytes.len(),
             Some((_, _, Unexpected::Offered { offer, .. })) => offer.len as usize,
             Some((_, _, Unexpected::Loopback { number, .. })) => {
@@ -64,11 +64,11 @@ impl State {
 
     /// Gives an unexpected message its receive. `position` is as in `deliver`.
     fn match_unexpected(&mut self, tagged: bool, at: EntryId, recv: Recv, position: Option<RecvPosition>) {
-        let Some((source, tag, _)) = self.matching.space(tagged).unexpected(at) else { return };
+        let Some((source, tag, _)) = self.matching.matcher(tagged).unexpected(at) else { return };
         if let Some((number, _)) = position {
-            self.matching.space(tagged).record_fill(number, source);
+            self.matching.matcher(tagged).record_fill(number, source);
         }
-        if let Some(message) = self.matching.space(tagged).remove_unexpected(at) {
+        if let Some(message) = self.matching.matcher(tagged).remove_unexpected(at) {
             self.deliver(message, recv, tagged.then_some(tag), source, position);
         }
     }
@@ -158,7 +158,7 @@ impl State {
             self.peers.send_done(peer, offer.number, status);
         }
         let position =
-            position.filter(|position| there.is_some_and(|source| self.matching.space(recv.tagged).can_repost(position, source)));
+            position.filter(|position| there.is_some_and(|source| self.matching.matcher(recv.tagged).can_repost(position, source)));
         match (result, position) {
             (Ok(()), _) => {
                 let n = recv.room.min(offer.len as usize);
@@ -179,9 +179,9 @@ impl State {
         let source = self.peers.get_mut(from).map(|p| p.source).filter(|_| want.source != UNSPEC).unwrap_or(UNSPEC);
         let (want, tagged) = (RecvFilter { source, ..want }, recv.tagged);
         self.note_deadline(recv.deadline());
-        match self.matching.space(tagged).find_unexpected(&want) {
+        match self.matching.matcher(tagged).find_unexpected(&want) {
             Some(message) => self.match_unexpected(tagged, message, recv, Some((number, want))),
-            None => self.matching.space(tagged).repost(want.source, vec![(number, want, recv)]),
+            None => self.matching.matcher(tagged).repost(want.source, vec![(number, want, recv)]),
         }
     }
 
@@ -194,14 +194,14 @@ impl State {
         let message = Unexpected::Loopback { number, data: label.data };
         match self
             .matching
-            .space(tagged)
+            .matcher(tagged)
             .find_posted(source, tag)
             .and_then(|at| self.matching.take_recv(tagged, at, completion.len, source))
         {
             Some(recv) => self.deliver(message, recv, label.tag, source, None),
             None => {
                 self.reports.stats().unexpected += 1;
-                self.matching.space(tagged).keep(source, tag, message);
+                self.matching.matcher(tagged).keep(source, tag, message);
             }
         }
     }

@@ -69,17 +69,17 @@ impl State {
             },
         };
         let wants_entry = self.entry_by_default;
-        let space = self.matching.space(TAG);
+        let matcher = self.matching.matcher(TAG);
         let want = RecvFilter { source, tag: one.key, ignore };
         let (first, context) = (one.local, one.context);
         let recv = move || Recv { first, room: first.len(), context, wants_entry, tagged: TAG, more: None };
-        if space.room_to_post().is_err() {
+        if matcher.room_to_post().is_err() {
             return false;
         }
-        match space.find_unexpected(&want) {
+        match matcher.find_unexpected(&want) {
             None => {
                 let number = self.matching.next_post();
-                self.matching.space(TAG).post(number, want, recv);
+                self.matching.matcher(TAG).post(number, want, recv);
                 true
             }
             Some(at) => self.fill_from_unexpected(domain, TAG, at, recv()),
@@ -90,8 +90,8 @@ impl State {
     /// loopback message, or is longer than the receive; then nothing was done.
     #[inline(never)]
     fn fill_from_unexpected(&mut self, domain: &Domain, tagged: bool, at: EntryId, recv: Recv) -> bool {
-        let space = self.matching.space(tagged);
-        let Some((source, tag, Unexpected::Eager { from, link, bytes, data })) = space.unexpected(at) else { return false };
+        let matcher = self.matching.matcher(tagged);
+        let Some((source, tag, Unexpected::Eager { from, link, bytes, data })) = matcher.unexpected(at) else { return false };
         let (from, link, len) = (*from, *link, bytes.len());
         let label = Label { tag: tagged.then_some(tag), data: *data };
         if len > recv.room {
@@ -99,9 +99,9 @@ impl State {
         }
         recv.first.put(bytes.as_slice());
         let number = self.matching.next_post();
-        let space = self.matching.space(tagged);
-        space.record_fill(number, source);
-        space.remove_unexpected(at);
+        let matcher = self.matching.matcher(tagged);
+        matcher.record_fill(number, source);
+        matcher.remove_unexpected(at);
         self.peers.consumed(from, link, len);
         self.received(&recv, len, 0, &label, source);
         // Returned credit is sent now, because the peer may wait for it and the program may not call again soon.

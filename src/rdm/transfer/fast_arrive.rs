@@ -53,20 +53,20 @@ impl State {
     ) -> FastOutcome {
         let Some(peer) = self.peers.get_mut(id) else { return FastOutcome::Declined };
         let (len, source) = (parcel.len(), peer.source);
-        let space = self.matching.space(WORDS > 1);
-        let Some(at) = space.find_posted(source, tag) else {
-            if defer || space.room_to_keep().is_err() {
+        let matcher = self.matching.matcher(WORDS > 1);
+        let Some(at) = matcher.find_posted(source, tag) else {
+            if defer || matcher.room_to_keep().is_err() {
                 return FastOutcome::Deferred;
             }
             let data = (WORDS > 2).then(|| parcel.word(2));
             return self.store_fast(WORDS > 1, (source, tag, data), (id, link), parcel);
         };
-        let Some(recv) = space.posted(at) else { return FastOutcome::Declined };
+        let Some(recv) = matcher.posted(at) else { return FastOutcome::Declined };
         if recv.more.is_some() || len > recv.room || !self.fast_recv || !peer.credit.receive_and_consume(len) {
             return FastOutcome::Declined;
         }
         let (to, context, wants_entry) = (recv.first, recv.context, recv.wants_entry);
-        space.forget_posted(at, source);
+        matcher.forget_posted(at, source);
         parcel.copy_all(to);
         self.reports.stats().recvs += 1;
         if wants_entry && let Some(q) = &self.bind.rx {
@@ -94,7 +94,7 @@ impl State {
         }
         let bytes = UnexpectedData::of(parcel);
         self.reports.stats().unexpected += 1;
-        self.matching.space(tagged).keep(source, tag, Unexpected::Eager { from, link, bytes, data });
+        self.matching.matcher(tagged).keep(source, tag, Unexpected::Eager { from, link, bytes, data });
         FastOutcome::Stored
     }
 }

@@ -106,7 +106,7 @@ impl State {
         let mut remaining = Vec::new();
         for DelayedRecv { until, from, want, recv } in delayed.drain(..last).collect::<Vec<_>>() {
             let for_peer = RecvFilter { source, ..want };
-            let finds = from.is_none_or(|from| from == id) && self.matching.space(recv.tagged).find_unexpected(&for_peer).is_some();
+            let finds = from.is_none_or(|from| from == id) && self.matching.matcher(recv.tagged).find_unexpected(&for_peer).is_some();
             if !finds {
                 remaining.push(DelayedRecv { until, from, want, recv });
             } else if let Err(e) = self.post_recv(if from.is_some() { for_peer } else { want }, recv) {

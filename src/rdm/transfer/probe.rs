@@ -36,7 +36,7 @@ impl State {
         if how & CLAIM != 0 && self.matching.has_claimed(recv.context) {
             return Err(Error::new(errno::EBUSY, "context: it holds a claimed message already; receive or discard that one first"));
         }
-        let Some(at) = self.matching.space(tagged).find_unexpected(want) else {
+        let Some(at) = self.matching.matcher(tagged).find_unexpected(want) else {
             let entry = Completion {
                 context: recv.context,
                 flags: flags::RECV | if tagged { flags::TAGGED } else { flags::MSG },
@@ -49,13 +49,13 @@ impl State {
             return Ok(());
         };
         let len = self.len_of(tagged, at);
-        let Some((source, tag, message)) = self.matching.space(tagged).unexpected(at) else { return Ok(()) };
+        let Some((source, tag, message)) = self.matching.matcher(tagged).unexpected(at) else { return Ok(()) };
         let data = match message {
             Unexpected::Eager { data, .. } | Unexpected::Offered { data, .. } | Unexpected::Loopback { data, .. } => *data,
         };
         let kind = flags::RECV | if tagged { flags::TAGGED } else { flags::MSG } | if data.is_some() { flags::REMOTE_CQ_DATA } else { 0 };
         if how & (CLAIM | DISCARD) != 0
-            && let Some(message) = self.matching.space(tagged).remove_unexpected(at)
+            && let Some(message) = self.matching.matcher(tagged).remove_unexpected(at)
         {
             match how & DISCARD {
                 0 => self.matching.claim(recv.context, (source, tag, tagged), message),

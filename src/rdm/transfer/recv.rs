@@ -24,7 +24,7 @@ impl State {
     /// Posts a receive. `tag`: the tag, and the bits of the tag that are ignored; `None` for an untagged receive.
     pub fn recv(&mut self, domain: &Domain, local: &[Iov], c: &Common, descs: &[u64], tag: Option<(u64, u64)>) -> Result<()> {
         // Messages that arrived before the connection ended can still be received.
-        let drains_closed = self.connection.is_some() && self.closed && self.matching.space(tag.is_some()).unexpected_count() != 0;
+        let drains_closed = self.connection.is_some() && self.closed && self.matching.matcher(tag.is_some()).unexpected_count() != 0;
         if !drains_closed {
             self.check_enabled()?;
         }
@@ -35,7 +35,7 @@ impl State {
             peer if peer == UNSPEC || !self.directed => None,
             peer => Some(self.route(peer)?),
         };
-        self.matching.space(tag.is_some()).room_to_post()?;
+        self.matching.matcher(tag.is_some()).room_to_post()?;
         self.ops.room()?;
         let source = from.and_then(|id| self.peers.get_mut(id)).map_or(UNSPEC, |p| p.source);
         let (tag, ignore) = tag.map_or((None, 0), |(tag, ignore)| (Some(tag), ignore));
@@ -90,9 +90,9 @@ impl State {
     /// may have taken the offer back.
     fn drain_before_match(&mut self, tagged: bool, want: &RecvFilter) {
         let polls_lanes = self.reports.polls_lanes();
-        let space = self.matching.space(tagged);
-        let Some(at) = space.find_unexpected(want).filter(|_| polls_lanes) else { return };
-        if let Some((_, _, Unexpected::Offered { from, .. })) = space.unexpected(at) {
+        let matcher = self.matching.matcher(tagged);
+        let Some(at) = matcher.find_unexpected(want).filter(|_| polls_lanes) else { return };
+        if let Some((_, _, Unexpected::Offered { from, .. })) = matcher.unexpected(at) {
             let id = *from;
             if let Some(link) = self.peers.get_mut(id).and_then(|p| p.ready().cloned()) {
                 self.drain_lane(id, &link);

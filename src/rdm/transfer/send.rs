@@ -87,7 +87,7 @@ impl State {
         }
         let site = domain.site(descs.first().copied().unwrap_or(0))?;
         self.reserve_pending(id)?;
-        self.matching.space(tag.is_some()).room_to_keep()?;
+        self.matching.matcher(tag.is_some()).room_to_keep()?;
         let pieces = Pieces::from(local).ok_or(Error::invalid("iov_count"))?;
         let mut waiting = PendingOp {
             completion,

@@ -10,7 +10,7 @@ use gdrfab::prov::info::Info;
 use gdrfab::prov::name::Name;
 use gdrfab::prov::op::RmaIov;
 use gdrfab::prov::ops::OpFlags;
-use gdrfab::prov::{self, Endpoint, EventQueue, Parcel, Queue, ParcelSink, flags};
+use gdrfab::prov::{self, Endpoint, EventQueue, Parcel, ParcelSink, Queue, flags};
 use gdrfab::rdm::wire::hello::Intro;
 use gdrfab::rdm::wire::parcel::{ParcelHead, ParcelWords};
 use gdrfab::sync::cursor::ShortMessage;

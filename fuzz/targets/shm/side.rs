@@ -384,8 +384,9 @@ impl Side {
             _ => {
                 self.head.prov().is_stalled();
                 let key = targets.get(input.below(16) % targets.len().max(1)).map_or(1, |t| t.key);
-                let _ =
-                    timed(|| (self.head.prov().report(0, key, 0).is_ok(), self.head.prov().peer_address().is_ok(), self.head.prov().stats()));
+                let _ = timed(|| {
+                    (self.head.prov().report(0, key, 0).is_ok(), self.head.prov().peer_address().is_ok(), self.head.prov().stats())
+                });
             }
         }
     }

@@ -118,11 +118,16 @@ guard_panics() {
 
 # The build in PANIC_DIR has debug assertions: a thread that takes locks against their order (sync::serial::Rank) panics.
 guard_locks() {
-	local provider said
+	local provider threading said
 	for provider in shm tcp; do
-		said=$(TEST_PROVIDER=$provider LD_LIBRARY_PATH=$PANIC_DIR:$LD_LIBRARY_PATH c-tests/run.sh rma msg list rdm threads 2>&1)
-		grep -q ', 0 failed, ' <<<"$(tail -n 1 <<<"$said")" || { echo "$said"; return 1; }
+		for threading in safe domain; do
+			said=$(TEST_PROVIDER=$provider TEST_THREADING=$threading LD_LIBRARY_PATH=$PANIC_DIR:$LD_LIBRARY_PATH \
+				c-tests/run.sh rma msg list rdm 2>&1)
+			grep -q ', 0 failed, ' <<<"$(tail -n 1 <<<"$said")" || { echo "$said"; return 1; }
+		done
 	done
+	said=$(LD_LIBRARY_PATH=$PANIC_DIR:$LD_LIBRARY_PATH c-tests/run.sh threads 2>&1)
+	grep -q ', 0 failed, ' <<<"$(tail -n 1 <<<"$said")" || { echo "$said"; return 1; }
 }
 
 guard_c99() {

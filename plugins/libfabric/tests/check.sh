@@ -304,7 +304,7 @@ part_mpi() {
 }
 
 # Over soft-RoCE: each write with data needs a receive, inject sizes are small, and failures end connections.
-# A guest has two CPUs, so a job of three ranks stands for larger ones.
+# A guest has two CPUs, so jobs of four ranks are the largest.
 part_verbs() {
 	local stage=$out/guest
 	local pkgs="openmpi-bin openmpi-common libopenmpi3 libpmix2 libmunge2 libfabric1 hostname"
@@ -320,7 +320,7 @@ part_verbs() {
 	done
 	PREFIX=$prefix BUILD=$build PKG_CONFIG_PATH=$prefix/lib/pkgconfig LD_LIBRARY_PATH=$prefix/lib "$root/tests/check-verbs.sh" \
 		--passes rxe --programs eq --timeout $((1800 * scale)) --vm "--pkgs '$pkgs' --add $stage:/fi" \
-		--shell-cmd "/fi/bin/libfabric.sh $verbs_programs -- 2 3" >"$out/verbs" 2>&1
+		--shell-cmd "/fi/bin/libfabric.sh $verbs_programs -- 2 4" >"$out/verbs" 2>&1
 	case $? in
 	77) left_out verbs "$(grep '^SKIP: ' "$out/verbs" | tail -n 1)" ;;
 	*)

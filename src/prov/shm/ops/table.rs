@@ -272,7 +272,9 @@ unsafe fn arrive<E: CqEntry>(ep: *const EpHead, queue: &Queue, buf: *mut c_void,
     // SAFETY: the caller promises that the endpoint is open and has a table of this file without locks, and that `buf` holds `most`
     // entries.
     unsafe {
-        match endpoint(ep).reach::<false>().may_arrive(queue) {
+        // A statement of its own ends this access to the endpoint before the next one begins.
+        let arrival = endpoint(ep).reach::<false>().may_arrive(queue);
+        match arrival {
             Some(true) => arrive_some::<E>(ep, queue, buf, most),
             Some(false) => 0,
             None => -1,

@@ -385,7 +385,7 @@ TEST_TABLE(per_way)
 	char name[64];
 	size_t count = ways_list();
 	for (size_t i = 0; i < count; i++) {
-		/* Who counts depends on the path: a memory checker needs one kind of memory for each. */
+		/* The path decides which side adds to the counter: a memory checker needs one kind of memory for each path. */
 		if (test_checked() && !way_leads(i))
 			continue;
 		snprintf(name, sizeof name, "region_counter_%s", ways[i].name);
